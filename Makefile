@@ -1,0 +1,41 @@
+# Every target makes its own environment on first use: Python >= 3.11 and make are all it takes.
+PYTHON ?= python3
+VENV := .venv
+BENCH_VENV := .bench-venv
+RUN := $(VENV)/bin/python
+PIP_QUIET := --quiet --disable-pip-version-check
+
+.PHONY: demo test test-slow lint bench clean
+
+demo: $(VENV)/ready
+	$(RUN) -m minsharp.demo
+
+test: lint
+	$(RUN) -m pytest -m "not slow"
+
+test-slow: $(VENV)/ready
+	$(RUN) -m pytest -m slow
+
+lint: $(VENV)/ready
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+bench: $(BENCH_VENV)/ready
+	$(BENCH_VENV)/bin/python -m benchmarks.run
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"minsharp needs Python >= 3.11, {sys.executable} is {v.major}.{v.minor}; try: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install $(PIP_QUIET) --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# The peers pin or pull other versions of torch, so they go in last, without their dependencies.
+$(BENCH_VENV)/ready: pyproject.toml constraints.txt benchmarks/peers.txt
+	$(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/python -m pip install $(PIP_QUIET) --constraint constraints.txt --editable .
+	$(BENCH_VENV)/bin/python -m pip install $(PIP_QUIET) --no-deps --requirement benchmarks/peers.txt
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(BENCH_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Measuring a network: exact curvature, streamed over the data."""

@@ -1,0 +1,427 @@
+"""From the cotangents at an operation's output to the curvature of a parameter that goes into it.
+
+Every rule here knows one thing: the gradient of the stacked columns with respect to the parameter, one sample
+at a time, (n, R, *shape). The trace is its sum of squares and the diagonal its squares summed over samples and
+columns. Rules for which the gradient need never be formed say so by their own `trace` and `diagonal`.
+
+Letters: n samples, R columns of the loss factor S, g groups, C output channels, J inputs (times kernel taps) that
+meet in one output channel, L positions at which the same weight is used.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..network.records import Graph, Operation, Samples
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """Half precision cannot hold squares: contract in float32."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+@dataclass(frozen=True)
+class Use:
+    """One place where a tensor without samples, a parameter or made of parameters, meets the samples."""
+
+    operation: Operation
+    argument: str
+    leaf: str
+    shape: tuple[int, ...]
+    bound: Mapping[str, Any]
+    values: Mapping[str, Any]
+    samples: Mapping[str, Samples | None]
+    n: int
+
+    def one(self, argument: str) -> Tensor:
+        """An argument one sample at a time: (n, *shape for a batch of one)."""
+        samples, tensor = self.samples[argument], wide(self.bound[argument])
+        return tensor.unsqueeze(0) if samples is None else samples.split(tensor, self.n)
+
+    def columns(self, G: Tensor) -> Tensor:
+        """Stacked cotangents one sample at a time: (n, R, *output shape for a batch of one)."""
+        samples = self.samples["output"]
+        assert samples is not None
+        return samples.split_columns(wide(G), self.n)
+
+
+def square_sum(tensor: Tensor) -> Tensor:
+    """The sum of squares, accumulated in the widest type the device has."""
+    parts = torch.linalg.vector_norm(tensor.flatten(1), dim=1)
+    return widest(parts).square().sum()
+
+
+def widest(tensor: Tensor) -> Tensor:
+    """In float64; where the device has none, on the CPU."""
+    return tensor.cpu().double() if tensor.device.type == "mps" else tensor.double()
+
+
+class Contraction(ABC):
+    """How the cotangents at an operation's output contract with one of its arguments."""
+
+    def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
+        """Whether the rule covers this call; where not, `PerSampleVJP` takes over."""
+        return True
+
+    @abstractmethod
+    def gradient(self, use: Use, G: Tensor) -> Tensor:
+        """The gradient of every column with respect to the argument: (n, R, *shape)."""
+
+    def trace(self, use: Use, G: Tensor) -> Tensor:
+        """The squared gradient summed over everything."""
+        return square_sum(self.gradient(use, G))
+
+    def diagonal(self, use: Use, G: Tensor) -> Tensor:
+        """The squared gradient summed over samples and columns."""
+        return self.gradient(use, G).square_().sum((0, 1))
+
+    def floats(self, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
+        """Working memory: numbers per sample, and numbers per sample and column."""
+        return 0, prod(shape)
+
+
+class PerSampleVJP(Contraction):
+    """The rule of last resort: one backward pass through the operation per sample and column. Slow, and right."""
+
+    def gradient(self, use: Use, G: Tensor) -> Tensor:
+        """Mask the cotangent down to one sample, then let autograd do it."""
+        leaf = use.values[use.leaf].detach().requires_grad_()
+        with torch.enable_grad():
+            outputs = use.operation.call(use.operation.bind({**use.values, use.leaf: leaf}))
+        cotangents: Sequence[Tensor | None] = G if use.operation.many else (G,)  # type: ignore[assignment]
+        pairs = [
+            (output, cotangent)
+            for output, cotangent in zip(outputs if use.operation.many else (outputs,), cotangents, strict=True)
+            if cotangent is not None and output.requires_grad
+        ]
+        columns = next(g for g in cotangents if g is not None).shape[0]
+        result = leaf.new_zeros(use.n, columns, *leaf.shape)
+        samples = use.samples["output"]
+        assert samples is not None
+        for i in range(use.n):
+            for k in range(columns):
+                masked = [_only(g[k], samples, i, use.n) for _, g in pairs]
+                (row,) = torch.autograd.grad(
+                    [output for output, _ in pairs], [leaf], masked, retain_graph=True, allow_unused=True
+                )
+                if row is not None:
+                    result[i, k] = row
+        return wide(result)
+
+
+def _only(cotangent: Tensor, samples: Samples, i: int, n: int) -> Tensor:
+    """The cotangent with every sample but one set to zero."""
+    result = torch.zeros_like(cotangent)
+    samples.split(result, n)  # checks that the axis divides
+    shape = (samples.outer, n, samples.inner)
+    source = cotangent.unflatten(samples.axis, shape).select(samples.axis + 1, i)
+    result.unflatten(samples.axis, shape).select(samples.axis + 1, i).copy_(source)
+    return result
+
+
+class Elementwise(Contraction):
+    """A tensor broadcast over the output and added, or multiplied by ``coefficient``.
+
+    ``channel=True``: it runs along axis 1 of the output (a convolution's bias, a norm's weight), otherwise it is
+    broadcast by the usual rule.
+    """
+
+    def __init__(self, coefficient: Callable[[Use], Tensor | float] | None = None, *, channel: bool = False):
+        self.coefficient = coefficient
+        self.channel = channel
+
+    def gradient(self, use: Use, G: Tensor) -> Tensor:
+        """Multiply, then sum over everything the tensor was broadcast over."""
+        g = use.columns(G)
+        if self.coefficient is not None:
+            factor = self.coefficient(use)
+            g = g * (factor.unsqueeze(1) if isinstance(factor, Tensor) else factor)
+        shape = use.shape + (1,) * (g.dim() - 4) if self.channel else use.shape
+        kept = g.dim() - len(shape)
+        summed = [d for d in range(2, g.dim()) if g.shape[d] > 1 and (d < kept or shape[d - kept] == 1)]
+        if summed:
+            g = g.sum(summed, keepdim=True)
+        return g.reshape(*g.shape[:2], *use.shape)
+
+    def diagonal(self, use: Use, G: Tensor) -> Tensor:
+        """As ever, but the gradient may be a view of the cotangents, which others still need."""
+        return self.gradient(use, G).square().sum((0, 1))
+
+    def floats(self, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
+        """A product as large as the output."""
+        return 0, prod(output) if self.coefficient is not None else prod(shape)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The gradient as a product of matrices, (n, R, g, C, J) = sum over L of G (n, R, g, C, L) and U (n, g, J, L)."""
+
+    G: Tensor
+    U: Tensor
+
+
+class Outer(Contraction):
+    """A weight whose gradient is a sum over positions of outer products: linear layers, convolutions, matmul."""
+
+    @abstractmethod
+    def factors(self, use: Use, G: Tensor) -> Factors:
+        """Cotangents and inputs, lined up."""
+
+    @abstractmethod
+    def restore(self, product: Tensor, use: Use) -> Tensor:
+        """From (..., g, C, J) to (..., *shape of the weight)."""
+
+    def gradient(self, use: Use, G: Tensor) -> Tensor:
+        """The outer products, summed over positions."""
+        factors = self.factors(use, G)
+        return self.restore(torch.einsum("nrgcl,ngjl->nrgcj", factors.G, factors.U), use)
+
+    def trace(self, use: Use, G: Tensor) -> Tensor:
+        """Directly, ||G U^T||^2, or through Gram matrices, <U^T U, G^T G>: whichever has fewer multiplications."""
+        factors = self.factors(use, G)
+        g, U = factors.G, factors.U
+        _, R, _, C, L = g.shape
+        J = U.shape[2]
+        if L == 1:  # ||g u^T||^2 = ||g||^2 ||u||^2
+            norms = torch.linalg.vector_norm(g, dim=(1, 3, 4)) * torch.linalg.vector_norm(U, dim=(2, 3))  # (n, g)
+            return widest(norms).square().sum()
+        if L * (J + R * C) < J * R * C:
+            gram = torch.einsum("nrgcl,nrgcm->nglm", g, g) * torch.einsum("ngjl,ngjm->nglm", U, U)
+            return widest(gram.flatten(1).sum(1)).sum()
+        return square_sum(torch.einsum("nrgcl,ngjl->ngrcj", g, U))
+
+    def diagonal(self, use: Use, G: Tensor) -> Tensor:
+        """Form the gradients and square them; with few positions, expand the square over pairs of positions."""
+        factors = self.factors(use, G)
+        g, U = factors.G, factors.U
+        R, L = g.shape[1], g.shape[4]
+        if L == 1:  # sum_k (g_k u)^2 = (sum_k g_k^2) u^2
+            result = torch.einsum("ngcl,ngjl->gcj", g.square().sum(1), U.square())
+        elif L + 1 <= 2 * R:
+            result = _diagonal_by_pairs(g, U)
+        else:
+            result = _diagonal_directly(g, U)
+        return self.restore(result, use)
+
+    def floats(self, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
+        """The unfolded input per sample; the gradient or the copied cotangents per column."""
+        channels = max(shape[0], 1)
+        return prod(shape) // channels * max(prod(output) // channels, 1), min(prod(shape), 4 * prod(output))
+
+
+def _diagonal_by_pairs(g: Tensor, U: Tensor) -> Tensor:
+    """(sum_l g_l u_l)^2 = sum over pairs l <= m of 2 (g_l g_m) (u_l u_m), halved where l = m: one matrix product."""
+    L = g.shape[4]
+    l, m = torch.triu_indices(L, L, device=g.device)  # noqa: E741
+    weight = torch.where(l == m, 1, 2).to(g.dtype)
+    pairs = torch.einsum("nrgcl,nrgcm->ngclm", g, g)[..., l, m] * weight
+    return torch.einsum("ngcp,ngjp->gcj", pairs, U[..., l] * U[..., m]).clamp_min_(0)
+
+
+_GRADIENT_BLOCK = 1 << 20  # numbers: small enough to be squared while they are in the cache
+
+
+def _diagonal_directly(g: Tensor, U: Tensor) -> Tensor:
+    """Form a few samples' gradients at a time."""
+    n, R, groups, C, _ = g.shape
+    J = U.shape[2]
+    step = max(1, _GRADIENT_BLOCK // (R * groups * C * J))
+    result = g.new_zeros(groups, C, J)
+    for start in range(0, n, step):
+        block = torch.einsum("nrgcl,ngjl->nrgcj", g[start : start + step], U[start : start + step])
+        result += block.square_().sum((0, 1))
+    return result
+
+
+class Matrix(Outer):
+    """A matrix that multiplies the last axis of ``argument``: ``input @ weight.T``, or ``input @ weight``."""
+
+    def __init__(self, other: str, *, transposed: bool = False):
+        self.other = other
+        self.transposed = transposed
+
+    def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
+        """Both are matrices, or the other one a stack of them."""
+        ranks = {name: len(graph.values[value].shape) for name, value in operation.reads}
+        return ranks[argument] == 2 and ranks[self.other] >= 2
+
+    def factors(self, use: Use, G: Tensor) -> Factors:
+        """All axes between the samples and the last are positions."""
+        x, g = use.one(self.other), use.columns(G)
+        return Factors(G=g.flatten(2, -2).mT.unsqueeze(2), U=x.flatten(1, -2).mT.unsqueeze(1))
+
+    def restore(self, product: Tensor, use: Use) -> Tensor:
+        """(..., 1, C, J) to (C, J), or to (J, C)."""
+        matrix = product.squeeze(-3)
+        return matrix.mT if self.transposed else matrix
+
+
+class MatrixFromLeft(Outer):
+    """A matrix on the left: ``weight @ input``."""
+
+    def __init__(self, other: str):
+        self.other = other
+
+    def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
+        """Both are matrices, or the other one a stack of them."""
+        ranks = {name: len(graph.values[value].shape) for name, value in operation.reads}
+        return ranks[argument] == 2 and ranks[self.other] >= 2
+
+    def factors(self, use: Use, G: Tensor) -> Factors:
+        """All axes but the last but one are positions."""
+        x, g = use.one(self.other).movedim(-2, 1), use.columns(G).movedim(-2, 2)
+        return Factors(G=g.flatten(3).unsqueeze(2), U=x.flatten(2).unsqueeze(1))
+
+    def restore(self, product: Tensor, use: Use) -> Tensor:
+        """(..., 1, C, J) to (C, J)."""
+        return product.squeeze(-3)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A convolution's window: the same numbers for one, two or three dimensions."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @staticmethod
+    def of(bound: Mapping[str, Any]) -> "Geometry":
+        """Read from a convolution's arguments."""
+        kernel = tuple(bound["weight"].shape[2:])
+        stride, dilation = _each(bound["stride"], kernel), _each(bound["dilation"], kernel)
+        padding = bound["padding"]
+        if padding == "valid":
+            before = after = (0,) * len(kernel)
+        elif padding == "same":
+            total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+            before = tuple(t // 2 for t in total)
+            after = tuple(t - t // 2 for t in total)
+        else:
+            before = after = _each(padding, kernel)
+        return Geometry(kernel, stride, before, after, dilation, bound["groups"])
+
+    @property
+    def pads(self) -> list[int]:
+        """In the order that `torch.nn.functional.pad` wants."""
+        return [p for pair in reversed(list(zip(self.before, self.after, strict=True))) for p in pair]
+
+    def windows(self, x: Tensor) -> Tensor:
+        """(N, channels, *space) to (N, g, channels/g * taps, positions)."""
+        if any(self.pads):
+            x = F.pad(x, self.pads)
+        D = len(self.kernel)
+        for d in range(D):
+            x = x.unfold(2 + d, (self.kernel[d] - 1) * self.dilation[d] + 1, self.stride[d])
+            x = x[..., :: self.dilation[d]]
+        space, taps = range(2, 2 + D), range(2 + D, 2 + 2 * D)
+        x = x.permute(0, 1, *taps, *space)  # (N, channels, *taps, *positions)
+        shape = x.shape
+        return x.reshape(shape[0], self.groups, shape[1] // self.groups * prod(self.kernel), prod(shape[2 + D :]))
+
+
+def _each(value: int | Sequence[int], kernel: tuple[int, ...]) -> tuple[int, ...]:
+    items = (value,) if isinstance(value, int) else tuple(value)
+    return items * len(kernel) if len(items) == 1 else items
+
+
+def _positions_last(x: Tensor, n: int) -> Tensor:
+    """(n * inner, g, J, L) to (n, g, J, inner * L)."""
+    return x.unflatten(0, (n, -1)).movedim(1, -2).flatten(-2)
+
+
+class Convolution(Outer):
+    """The weight of a convolution: the inputs are the windows it slides over."""
+
+    def factors(self, use: Use, G: Tensor) -> Factors:
+        """U holds the windows of the input; G is as it comes."""
+        geometry = Geometry.of(use.bound)
+        x, g = use.one("input"), use.columns(G)  # (n, inner, channels, *space), (n, R, inner, C, *space)
+        U = geometry.windows(x.flatten(0, 1))
+        g = g.unflatten(3, (geometry.groups, -1)).flatten(5)  # (n, R, inner, g, C, L)
+        return Factors(G=g.movedim(2, -2).flatten(-2), U=_positions_last(U, use.n))
+
+    def restore(self, product: Tensor, use: Use) -> Tensor:
+        """(..., g, C, J) is already in the order of (g*C, channels, *taps)."""
+        return product.reshape(*product.shape[:-3], *use.shape)
+
+    def floats(self, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
+        """Windows per sample; the gradient or a copy of the cotangents per column."""
+        return prod(shape[1:]) * prod(output) // shape[0], min(prod(shape), 4 * prod(output))
+
+
+class TransposedConvolution(Outer):
+    """The weight of a transposed convolution: the windows slide over the cotangents instead."""
+
+    def factors(self, use: Use, G: Tensor) -> Factors:
+        """G holds the windows of the cotangents, (n, R, g, C/g * taps, L); U the input, (n, g, channels/g, L)."""
+        geometry = Geometry.of(use.bound)
+        x, g = use.one("input"), use.columns(G)
+        R, inner = g.shape[1:3]
+        windows = geometry.windows(g.flatten(0, 2)).unflatten(0, (use.n, R, inner))
+        U = x.unflatten(2, (geometry.groups, -1)).flatten(4)  # (n, inner, g, J, L)
+        return Factors(G=windows.movedim(2, -2).flatten(-2), U=U.movedim(1, -2).flatten(-2))
+
+    def restore(self, product: Tensor, use: Use) -> Tensor:
+        """(..., g, C/g * taps, channels/g) to (..., channels, C/g, *taps)."""
+        return product.mT.reshape(*product.shape[:-3], *use.shape)
+
+    def floats(self, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
+        """Windows of every column."""
+        return prod(output), prod(shape[2:]) * prod(output)
+
+
+class Embedding(Contraction):
+    """Rows looked up by index. A row that is looked up twice in a sample adds up before it is squared."""
+
+    def _rows(self, use: Use, G: Tensor) -> tuple[Tensor, Tensor]:
+        """The indices (n, L), and the cotangents (n, R, L, width), zero at the padding index."""
+        index = use.one("indices").flatten(1)
+        g = use.columns(G).flatten(2, -2)
+        padding = use.bound.get("padding_idx", -1)
+        if padding is not None and padding >= 0:
+            g = g * (index != padding)[:, None, :, None]
+        return index, g
+
+    def gradient(self, use: Use, G: Tensor) -> Tensor:
+        """Add each cotangent to its row of the table."""
+        index, g = self._rows(use, G)
+        result = g.new_zeros(*g.shape[:2], *use.shape)
+        return result.scatter_add_(2, index[:, None, :, None].expand_as(g), g)
+
+    def trace(self, use: Use, G: Tensor) -> Tensor:
+        """Sum the products of the cotangents at every two positions that look up the same row."""
+        index, g = self._rows(use, G)
+        same = index.unsqueeze(2) == index.unsqueeze(1)  # (n, L, L)
+        gram = torch.einsum("nrld,nrmd->nlm", g, g) * same
+        return widest(gram.flatten(1).sum(1)).sum()
+
+    def diagonal(self, use: Use, G: Tensor) -> Tensor:
+        """Each of the m positions that share a row holds their whole sum, and gives 1/m of its square."""
+        index, g = self._rows(use, G)
+        same = (index.unsqueeze(2) == index.unsqueeze(1)).to(g.dtype)
+        total = torch.einsum("nlm,nrmd->nrld", same, g)
+        squares = total.square().sum(1) / same.sum(2).unsqueeze(-1)  # (n, L, width)
+        return g.new_zeros(use.shape).index_add_(0, index.flatten(), squares.flatten(0, 1))
+
+    def floats(self, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
+        """One number per pair of positions."""
+        return (prod(output) // shape[1]) ** 2, prod(output)
+
+
+def normalized(use: Use) -> Tensor:
+    """The input of a norm layer after it is normalised and before weight and bias: run the layer without them."""
+    samples = use.samples["input"]
+    assert samples is not None
+    bare = {name: None if name in ("weight", "bias") else given for name, given in use.bound.items()}
+    result = use.operation.call(bare)
+    return samples.split(wide(result[0] if use.operation.many else result), use.n)

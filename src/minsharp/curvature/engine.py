@@ -1,0 +1,238 @@
+"""The exact curvature of every parameter, streamed over the data.
+
+For each chunk of samples: one forward pass; the columns of the loss factor S at the outputs; all columns pulled back
+through the records in one backward sweep; at each parameter one contraction of the cotangents with what went in.
+Cotangents never reach the weights, and none outlives its use. With J_P = do/dP,
+
+    trace     sum_i ||S_i^T J_iP||_F^2        diagonal    sum_i sum_k (S_i^T J_iP)_k^2, entry by entry
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError, NonFiniteError
+from ..network.ops import row
+from ..network.reader import Network, first_non_finite, is_finite
+from ..network.records import base, store
+from .contract import Use, square_sum, wide, widest
+from .losses import Loss
+from .plan import Site, Step, plan
+from .pullback import Pull
+from .stream import Batch, chunks
+
+What = Literal["trace", "diagonal"]
+
+CPU_WORKING_SET = 96 << 20
+"""Bytes per chunk on a CPU: past this the cotangents fall out of the cache."""
+ACCELERATOR_WORKING_SET = 1 << 30
+
+
+@dataclass(frozen=True)
+class CurvatureSum:
+    """Sums over samples, not yet divided: those of two halves of the data add up to that of the whole."""
+
+    sums: Mapping[str, Tensor]
+    weight: float
+    samples: int
+
+    def __add__(self, other: "CurvatureSum") -> "CurvatureSum":
+        sums = {name: value + other.sums[name] for name, value in self.sums.items()}
+        return CurvatureSum(sums, self.weight + other.weight, self.samples + other.samples)
+
+
+@dataclass
+class _Forward:
+    """One chunk after its forward pass: how to pull back, and what to contract, step by step."""
+
+    outputs: Tensor
+    pulls: list[Pull | None] = field(default_factory=list)
+    uses: list[list[Use]] = field(default_factory=list)
+
+
+class Engine:
+    """Measures some parameters of a network under a loss; stateless between calls of `run`."""
+
+    def __init__(self, network: Network, parameters: list[str], loss: Loss, what: What, memory: int | None = None):
+        self.network = network
+        self.loss = loss
+        self.what = what
+        self.plan = plan(network.graph, tuple(parameters))
+        self.values = network.state()
+        self.device: torch.device = next(iter(network.parameters.values())).device
+        self.made: dict[str, Tensor] = {}
+        self._run_prelude()
+        self.samples, self.columns = self._chunk(memory)
+
+    def _run_prelude(self) -> None:
+        """What is made of parameters and constants alone: once per call, remembering how, to pull back through."""
+        tracked = dict(self.values)
+        if self.plan.makes_leaves:
+            tracked |= {name: self.values[name].requires_grad_() for name in self.plan.parameters}
+        with torch.set_grad_enabled(self.plan.makes_leaves):
+            for operation in self.plan.prelude:
+                store(tracked, operation, operation.call(operation.bind(tracked)))
+        self.made = tracked
+        self.values = {k: v.detach() if isinstance(v, Tensor) else v for k, v in tracked.items()}
+
+    def _chunk(self, memory: int | None) -> tuple[int, int]:
+        """How many samples and columns at a time keep the work inside the memory budget."""
+        output = self.plan.graph.values[self.plan.graph.output]
+        rank = max(self.loss.rank(output.shape), 1)
+        size = max(output.dtype.itemsize, 4)
+        default = CPU_WORKING_SET if self.device.type == "cpu" else ACCELERATOR_WORKING_SET
+        budget = default if memory is None else memory
+        fixed, each = self.plan.floats
+        columns = min(rank, max(1, (budget // size - 2 * fixed) // max(2 * each, 1)))
+        samples = max(2, budget // (size * (fixed + columns * each)))
+        return int(samples), int(columns)
+
+    def run(self, stream: Iterator[Batch], advance: Callable[[int], None] = lambda n: None) -> CurvatureSum:
+        """Sum over the stream."""
+        total = self._zero()
+        for chunk in chunks(stream, self.samples):
+            total = total + self.measure(chunk.to(self.device))
+            advance(len(chunk))
+        for name, value in total.sums.items():
+            if not is_finite(value):
+                raise NonFiniteError(
+                    f"the curvature of '{name}' overflows {self.network.graph.values[name].dtype}. Measure in double "
+                    "precision: model.double(), inputs.double()"
+                )
+        return total
+
+    def _zero(self) -> CurvatureSum:
+        shapes = {name: self.values[name].shape if self.what == "diagonal" else () for name in self.plan.parameters}
+        device = "cpu" if self.device.type == "mps" else self.device
+        sums = {n: torch.zeros(s, dtype=torch.float64, device=device) for n, s in shapes.items()}
+        return CurvatureSum(sums, 0.0, 0)
+
+    @torch.no_grad()
+    def measure(self, chunk: Batch) -> CurvatureSum:
+        """The sum over one chunk."""
+        n = len(chunk)
+        alone = n == 1  # export promises the graph for two samples or more: let a lone one have a twin of weight zero
+        inputs = self.network.bind(chunk.inputs)
+        if alone:
+            inputs = {name: torch.cat([tensor, tensor]) for name, tensor in inputs.items()}
+        if not all(is_finite(tensor) for tensor in inputs.values()):
+            raise first_non_finite(self.network, inputs)
+        forward = self._forward(inputs, max(n, 2))
+        outputs = forward.outputs[:n]
+        if not is_finite(outputs):
+            raise first_non_finite(self.network, inputs)
+        self.loss.check(outputs, chunk.targets)
+        columns = self.loss.columns(outputs, chunk.targets)
+        total = self._zero().sums
+        for start in range(0, columns.rank, self.columns):
+            S = columns.slice(start, min(start + self.columns, columns.rank))  # (n, R, *output)
+            if alone:
+                S = torch.cat([S, torch.zeros_like(S)])
+            for name, value in self._sweep(forward, S.transpose(0, 1)):
+                total[name] += value
+        return CurvatureSum(total, self.loss.weight(outputs, chunk.targets), n)
+
+    def _forward(self, inputs: Mapping[str, Tensor], n: int) -> _Forward:
+        values: dict[str, Any] = self.values | dict(inputs)
+        result = _Forward(torch.empty(0))
+        for step in self.plan.steps:
+            operation = step.operation
+            bound = operation.bind(values)
+            pull = None
+            if step.wanted:
+                made, pull = row(operation).pull(operation, bound, step.wanted)
+            else:
+                made = operation.call(bound)
+            store(values, operation, made)
+            result.pulls.append(pull)
+            result.uses.append([self._use(step, site, bound, values, n) for site in step.sites])
+            for name in step.drop:
+                values.pop(name, None)
+        result.outputs = values[self.plan.graph.output]
+        return result
+
+    def _use(self, step: Step, site: Site, bound: Mapping[str, Any], values: Mapping[str, Any], n: int) -> Use:
+        needed = {name: values[name] for _, name in step.operation.reads}
+        needed[site.leaf] = self.values[site.leaf]
+        needed["#device"] = self.device
+        shape = tuple(self.values[site.leaf].shape)
+        return Use(step.operation, site.slot, site.leaf, shape, bound, needed, step.samples, n)
+
+    def _sweep(self, forward: _Forward, G: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Pull the columns back through all steps; yields each parameter's sum once it is complete."""
+        at: dict[str, Tensor] = {self.plan.graph.output: G}
+        shared: dict[str, Tensor] = {}
+        for i in range(len(self.plan.steps) - 1, -1, -1):
+            step = self.plan.steps[i]
+            found = [at.pop(name, None) for name in step.operation.outputs]
+            if not step.live or all(g is None for g in found):
+                continue
+            cotangent: Any = found if step.operation.many else found[0]
+            for site, use in zip(step.sites, forward.uses[i], strict=True):
+                yield from self._contract(site, use, cotangent, shared)
+            pull = forward.pulls[i]
+            if pull is not None:
+                for name, g in _by_value(step, pull(cotangent)):
+                    if name in self.plan.depends:
+                        at[name] = at[name] + g if name in at else g
+        yield from self._finish(shared)
+
+    def _contract(self, site: Site, use: Use, G: Tensor, shared: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        if site.leaf in self.plan.shared_sites:
+            gradient = site.contraction.gradient(use, G)
+            shared[site.leaf] = shared[site.leaf] + gradient if site.leaf in shared else gradient
+            return
+        (parameter,) = self.plan.depends[site.leaf]
+        if self.what == "trace":
+            yield parameter, site.contraction.trace(use, G)
+            return
+        diagonal = site.contraction.diagonal(use, G)
+        if site.leaf != parameter:  # the same entries in another arrangement: put them back
+            leaf, source = self.made[site.leaf], self.made[parameter]
+            (diagonal,) = torch.autograd.grad(leaf, source, diagonal.to(leaf.dtype), retain_graph=True)
+        yield parameter, widest(diagonal)
+
+    def _finish(self, shared: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Parameters used in several places, or made into other tensors first: add their gradients, then square."""
+        for parameter, path in self.plan.paths.items():
+            if path.direct:
+                continue
+            total: Tensor | None = None
+            for leaf in path.leaves:
+                if leaf in shared:
+                    g = shared[leaf] if leaf == parameter else self._pull_prelude(leaf, parameter, shared[leaf])
+                    total = g if total is None else total + g
+            if total is not None:
+                yield (
+                    parameter,
+                    (square_sum(total) if self.what == "trace" else widest(total.square().sum((0, 1)))),
+                )
+
+    def _pull_prelude(self, leaf: str, parameter: str, gradient: Tensor) -> Tensor:
+        """From gradients of a leaf, (n, R, *leaf), to gradients of the parameter that it is made of."""
+        made, source = self.made[leaf], self.made[parameter]
+        rows = gradient.flatten(0, 1).to(made.dtype)
+        (pulled,) = torch.autograd.grad(made, source, rows, retain_graph=True, is_grads_batched=True)
+        return wide(pulled.unflatten(0, gradient.shape[:2]))
+
+
+def _by_value(step: Step, pulled: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Cotangents by argument as cotangents by value; an argument used twice gives two."""
+    for slot, name in step.operation.reads:
+        given = pulled.get(base(slot))
+        if isinstance(given, list):
+            given = given[int(slot[slot.index("[") + 1 : -1])]
+        if given is not None:
+            yield name, given
+
+
+def check_finite(network: Network) -> None:
+    """Refuse weights that are NaN or infinite."""
+    for name, parameter in network.parameters.items():
+        if not parameter.dtype.is_floating_point:
+            raise InputError(f"parameter '{name}' has type {parameter.dtype}, expected floating point")
+        if not is_finite(parameter.detach()):
+            raise first_non_finite(network, {})

@@ -1,0 +1,252 @@
+"""Reference code: the slow exact way, and the approximations that others use, on the same (model, data, loss).
+
+Nothing here reads the network or shares code with the engine: plain autograd on the module as it is, in eval mode.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean, stdev
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ..errors import InputError
+from ..network.reader import Network, call_form, eval_mode, random_state_kept
+from .engine import CurvatureSum
+from .hessian import Pattern, matching
+from .losses import Criterion, Loss, as_loss
+from .results import Diagonal
+from .stream import Batch, Data, batches, first_of
+
+Parameters = dict[str, Tensor]
+
+
+class _Objective:
+    """The criterion over all the data, as a function of some of the model's parameters."""
+
+    def __init__(self, model: nn.Module | Network, data: Data, criterion: Criterion | None, pattern: Pattern):
+        self.model = model.module if isinstance(model, Network) else model
+        self.loss: Loss = as_loss(nn.CrossEntropyLoss() if criterion is None else criterion)
+        held = dict(self.model.named_parameters())
+        self.names = matching(held, pattern)
+        self.parameters = {name: held[name].detach().clone() for name in self.names}
+        self.device = next(iter(self.parameters.values())).device
+        _, stream = first_of(batches(data))
+        self.batches = [batch.to(self.device) for batch in stream]
+        self.weight, self.samples = 0.0, sum(map(len, self.batches))
+        with self._prepared(), torch.no_grad():
+            for batch in self.batches:
+                outputs = self._outputs({}, batch)
+                self.loss.check(outputs, batch.targets)
+                self.weight += self.loss.weight(outputs, batch.targets)
+        self.divisor = self.weight if self.loss.mean else 1.0
+
+    @contextmanager
+    def _prepared(self) -> Iterator[None]:
+        fast = torch.backends.mha.get_fastpath_enabled()
+        with eval_mode(self.model), random_state_kept(self.device):
+            torch.backends.mha.set_fastpath_enabled(False)
+            try:
+                yield
+            finally:
+                torch.backends.mha.set_fastpath_enabled(fast)
+
+    def _outputs(self, parameters: Parameters, batch: Batch) -> Tensor:
+        args, kwargs = call_form(self.model, batch.inputs)
+        return functional_call(self.model, parameters, args, kwargs)
+
+    def gradient(self, parameters: Parameters, batch: Batch, create_graph: bool = False) -> tuple[Tensor, ...]:
+        """The gradient of one batch's terms, already divided."""
+        with torch.enable_grad():
+            leaves = [p.requires_grad_() for p in parameters.values()]
+            total = self.loss.total(self._outputs(parameters, batch), batch.targets) / self.divisor
+            found = torch.autograd.grad(total, leaves, create_graph=create_graph, allow_unused=True)
+        return tuple(torch.zeros_like(p) if g is None else g for p, g in zip(leaves, found, strict=True))
+
+    def full_gradient(self, parameters: Parameters) -> list[Tensor]:
+        """The gradient over all the data."""
+        parts = [self.gradient(parameters, batch) for batch in self.batches]
+        return [torch.stack(rows).sum(0) for rows in zip(*parts, strict=True)]
+
+    def result(self, diagonals: list[Tensor]) -> Diagonal:
+        """Diagonals as a result; none of them claims to be exact but the baseline's."""
+        sums = {n: d.detach().double() * self.divisor for n, d in zip(self.names, diagonals, strict=True)}
+        whole = CurvatureSum(sums, self.weight, self.samples)
+        return Diagonal(whole, "hessian", type(self.loss).__name__, self.loss.mean, dict.fromkeys(self.names, False))
+
+
+def baseline_diagonal(
+    model: nn.Module | Network, data: Data, loss: Criterion | None = None, *, parameters: Pattern = None
+) -> Diagonal:
+    """DIAG[H] by double backpropagation, one entry of one parameter at a time: the paper's baseline.
+
+    Exact for every network, at one backward pass through the gradient per entry.
+
+    >>> model = nn.Linear(2, 2, bias=False)
+    >>> _ = nn.init.zeros_(model.weight)
+    >>> baseline_diagonal(model, (torch.tensor([[2.0, 1.0]]), torch.tensor([0]))).by_parameter["weight"]
+    tensor([[1.0000, 0.2500],
+            [1.0000, 0.2500]], dtype=torch.float64)
+    """
+    objective = _Objective(model, data, loss, parameters)
+    diagonals = [torch.zeros_like(p) for p in objective.parameters.values()]
+    with objective._prepared():
+        for batch in objective.batches:
+            current = {name: p.clone() for name, p in objective.parameters.items()}
+            gradients = objective.gradient(current, batch, create_graph=True)
+            for diagonal, gradient, parameter in zip(diagonals, gradients, current.values(), strict=True):
+                if not gradient.requires_grad:
+                    continue
+                for i, entry in enumerate(gradient.flatten()):
+                    (row,) = torch.autograd.grad(entry, parameter, retain_graph=True, allow_unused=True)
+                    if row is not None:
+                        diagonal.view(-1)[i] += row.flatten()[i]
+    result = objective.result(diagonals)
+    return Diagonal(result.sum, result.kind, result.loss, result.mean, dict.fromkeys(result.exact, True))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over random probes, with the standard error of that mean."""
+
+    value: float
+    standard_error: float
+    probes: tuple[float, ...]
+
+    def __repr__(self) -> str:
+        return f"{self.value:.6g} ± {self.standard_error:.2g} ({len(self.probes)} probes)"
+
+
+def hutchinson_trace(
+    model: nn.Module | Network,
+    data: Data,
+    loss: Criterion | None = None,
+    *,
+    parameters: Pattern = None,
+    probes: int = 100,
+    seed: int = 0,
+) -> Estimate:
+    """Tr[H] as the mean of v^T H v over random signs v, by Hessian-vector products.
+
+    >>> model = nn.Linear(2, 2, bias=False)
+    >>> _ = nn.init.zeros_(model.weight)
+    >>> estimate = hutchinson_trace(model, (torch.tensor([[2.0, 1.0]]), torch.tensor([0])), probes=2000)
+    >>> abs(estimate.value - 2.5) < 4 * estimate.standard_error
+    True
+    """
+    if probes < 2:
+        raise InputError(f"probes={probes}: expected at least 2, for a standard error")
+    objective = _Objective(model, data, loss, parameters)
+    generator = torch.Generator().manual_seed(seed)
+    values = [0.0] * probes
+    signs = [[_signs(p, generator) for p in objective.parameters.values()] for _ in range(probes)]
+    with objective._prepared():
+        for batch in objective.batches:
+            current = {name: p.clone() for name, p in objective.parameters.items()}
+            gradients = objective.gradient(current, batch, create_graph=True)
+            pairs = [
+                (g, p, i) for i, (g, p) in enumerate(zip(gradients, current.values(), strict=True)) if g.requires_grad
+            ]
+            for k in range(probes):
+                products = torch.autograd.grad(
+                    [g for g, _, _ in pairs],
+                    [p for _, p, _ in pairs],
+                    [signs[k][i] for _, _, i in pairs],
+                    retain_graph=True,
+                    allow_unused=True,
+                )
+                values[k] += sum(
+                    float((signs[k][i] * hv).sum())
+                    for (_, _, i), hv in zip(pairs, products, strict=True)
+                    if hv is not None
+                )
+    return Estimate(fmean(values), stdev(values) / sqrt(probes), tuple(values))
+
+
+def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
+    return (torch.randint(2, like.shape, generator=generator) * 2 - 1).to(like)
+
+
+def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+
+
+def tsuzuku_arxiv_diagonal(
+    model: nn.Module | Network,
+    data: Data,
+    loss: Criterion | None = None,
+    *,
+    parameters: Pattern = None,
+    probes: int = 100,
+    radius: float = 1e-3,
+    seed: int = 0,
+) -> Diagonal:
+    """An approximation of DIAG[H] by finite differences along Gaussian directions (arXiv 1901.04653):
+
+    E over e ~ N(0, I) of e * (grad L(t + r e) - grad L(t - r e)) / (2 r).
+    """
+    objective = _Objective(model, data, loss, parameters)
+
+    def probe(direction: list[Tensor]) -> list[Tensor]:
+        steps = [radius * e for e in direction]
+        return [e * d / (2 * radius) for e, d in zip(direction, _difference(objective, steps), strict=True)]
+
+    return objective.result(_mean_over_probes(objective, probe, _normal, probes, seed))
+
+
+def tsuzuku_icml_diagonal(
+    model: nn.Module | Network,
+    data: Data,
+    loss: Criterion | None = None,
+    *,
+    parameters: Pattern = None,
+    probes: int = 100,
+    radius: float = 1e-3,
+    epsilon: float = 1e-12,
+    seed: int = 0,
+) -> Diagonal:
+    """An approximation of DIAG[H] by finite differences along signs, scaled entry by entry (ICML 2020):
+
+    E over s of s * (grad L(t + r |t| s) - grad L(t - r |t| s)) / (2 r |t| + eps), negative entries set to zero.
+    """
+    objective = _Objective(model, data, loss, parameters)
+    sizes = [radius * p.abs() for p in objective.parameters.values()]
+
+    def probe(signs: list[Tensor]) -> list[Tensor]:
+        steps = [size * s for size, s in zip(sizes, signs, strict=True)]
+        differences = _difference(objective, steps)
+        return [s * d / (2 * size + epsilon) for s, d, size in zip(signs, differences, sizes, strict=True)]
+
+    means = _mean_over_probes(objective, probe, _signs, probes, seed)
+    return objective.result([mean.clamp_min(0) for mean in means])
+
+
+def _difference(objective: _Objective, steps: list[Tensor]) -> list[Tensor]:
+    """The gradient one step ahead minus the gradient one step back."""
+    ends = []
+    for sign in (1, -1):
+        moved = {n: p + sign * s for (n, p), s in zip(objective.parameters.items(), steps, strict=True)}
+        ends.append(objective.full_gradient(moved))
+    return [ahead - back for ahead, back in zip(*ends, strict=True)]
+
+
+def _mean_over_probes(
+    objective: _Objective,
+    probe: Callable[[list[Tensor]], list[Tensor]],
+    draw: Callable[[Tensor, torch.Generator], Tensor],
+    probes: int,
+    seed: int,
+) -> list[Tensor]:
+    if probes < 1:
+        raise InputError(f"probes={probes}: expected at least 1")
+    generator = torch.Generator().manual_seed(seed)
+    totals = [torch.zeros_like(p, dtype=torch.float64) for p in objective.parameters.values()]
+    with objective._prepared():
+        for _ in range(probes):
+            directions = [draw(p, generator) for p in objective.parameters.values()]
+            for total, value in zip(totals, probe(directions), strict=True):
+                total += value
+    return [total / probes for total in totals]

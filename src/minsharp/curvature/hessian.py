@@ -1,0 +1,152 @@
+"""The exact trace and diagonal of the Hessian."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from torch import Tensor, nn
+
+from ..errors import InputError, NotExactError
+from ..network.reader import Network, read
+from .engine import CurvatureSum, Engine, What, check_finite
+from .losses import Criterion, as_loss
+from .results import Diagonal, Trace
+from .stream import Data, batches, count, first_of
+
+Kind = Literal["hessian", "ggn"]
+Pattern = str | Sequence[str] | None
+
+
+def hessian_trace(
+    model: nn.Module | Network,
+    data: Data,
+    loss: Criterion | None = None,
+    *,
+    parameters: Pattern = None,
+    curvature: Kind = "hessian",
+    memory: int | None = None,
+    progress: bool = False,
+) -> Trace:
+    """Tr[H_P] for each parameter P: exact, label-free for cross-entropy, in K - 1 backward passes.
+
+    For outputs o that are piecewise linear in P, H_P = 1/n sum_i J_i^T S_i S_i^T J_i with J = do/dP and
+    S S^T = d²loss/do², so Tr[H_P] = 1/n sum_i ||S_i^T J_i||_F^2 (Proposition 1 of arXiv 2106.12612, with its norms
+    squared). Where o is not piecewise linear in a measured parameter, ``curvature="hessian"`` refuses, naming the
+    operation; ``curvature="ggn"`` returns the trace of the Gauss-Newton matrix for any network.
+
+    Args:
+        model: a module, or a network that `read` returned. Measured in eval mode; left as it was.
+        data: a tensor of inputs, a pair (inputs, targets), or an iterable of either. Several inputs go in a tuple
+            or a dict. Targets are optional where the Hessian of the loss does not depend on them.
+        loss: a torch criterion; cross-entropy unless given. The result is the Hessian of that very criterion over
+            all the data, ``reduction`` included.
+        parameters: a glob pattern, or several: measure only the parameters whose names match. Without it, every
+            parameter that requires a gradient.
+        curvature: "hessian" or "ggn".
+        memory: working memory in bytes; decides how many samples are taken at a time. Chosen for speed if not given.
+        progress: show a progress bar.
+
+    One layer with zero weights has p = 1/K everywhere, so Tr[H_W] = (1 - 1/K) ||x||^2 for a single sample:
+
+    >>> import torch
+    >>> model = torch.nn.Linear(3, 4, bias=False)
+    >>> _ = torch.nn.init.zeros_(model.weight)
+    >>> round(hessian_trace(model, torch.tensor([[1.0, 2.0, 2.0]])).total, 4)
+    6.75
+    """
+    return Trace(*_measure("trace", model, data, loss, parameters, curvature, memory, progress))
+
+
+def hessian_diagonal(
+    model: nn.Module | Network,
+    data: Data,
+    loss: Criterion | None = None,
+    *,
+    parameters: Pattern = None,
+    curvature: Kind = "hessian",
+    memory: int | None = None,
+    progress: bool = False,
+) -> Diagonal:
+    """DIAG[H_P] for each parameter P, in float64: as `hessian_trace`, with squares summed entry by entry.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(3, 4, bias=False)
+    >>> _ = torch.nn.init.zeros_(model.weight)
+    >>> hessian_diagonal(model, torch.tensor([[1.0, 2.0, 0.0]])).by_parameter["weight"][0]
+    tensor([0.1875, 0.7500, 0.0000], dtype=torch.float64)
+    """
+    return Diagonal(*_measure("diagonal", model, data, loss, parameters, curvature, memory, progress))
+
+
+def _measure(
+    what: What,
+    model: nn.Module | Network,
+    data: Data,
+    criterion: Criterion | None,
+    parameters: Pattern,
+    curvature: Kind,
+    memory: int | None,
+    progress: bool,
+) -> tuple[CurvatureSum, str, str, bool, dict[str, bool]]:
+    if curvature not in ("hessian", "ggn"):
+        raise InputError(f"curvature={curvature!r}: expected 'hessian' or 'ggn'")
+    if memory is not None and (not isinstance(memory, int) or memory <= 0):
+        raise InputError(f"memory={memory!r}: expected a number of bytes, as in memory=2**30")
+    criterion = nn.CrossEntropyLoss() if criterion is None else criterion
+    loss = as_loss(criterion)
+    first, stream = first_of(batches(data))
+    network = read(model, first.inputs)
+    names = matching(network.parameters, parameters)
+    if curvature == "hessian":
+        _refuse_inexact(network, names)
+    check_finite(network)
+    engine = Engine(network, names, loss, what, memory)
+    with _bar(count(data), progress) as advance:
+        total = engine.run(stream, advance)
+    exact = {name: bool(network.exactness[name]) for name in names}
+    return total, curvature, type(loss).__name__, loss.mean, exact
+
+
+def matching(held: Mapping[str, Tensor], pattern: Pattern) -> list[str]:
+    """The parameters to measure: those that match, or all that require a gradient."""
+    if not held:
+        raise InputError("the model's forward pass uses no parameters")
+    if pattern is None:
+        chosen = [name for name, parameter in held.items() if parameter.requires_grad]
+        if not chosen:
+            raise InputError('no parameter requires a gradient. To measure frozen ones, ask for them: parameters="*"')
+        return chosen
+    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+    idle = [p for p in patterns if not any(fnmatchcase(name, p) for name in held)]
+    if idle or not patterns:
+        raise InputError(f"parameters={pattern!r}: nothing matches {idle or 'it'}. The parameters are {list(held)}")
+    return [name for name in held if any(fnmatchcase(name, p) for p in patterns)]
+
+
+def _refuse_inexact(network: Network, names: list[str]) -> None:
+    bad = [name for name in names if not network.exactness[name]]
+    if not bad:
+        return
+    lines = [f"  {name}: {network.exactness[name].blame.where}" for name in bad[:10]]  # type: ignore[union-attr]
+    lines += [f"  and {len(bad) - 10} more"] if len(bad) > 10 else []
+    good = [name for name in names if network.exactness[name]]
+    also = f", or narrow to the exact ones: parameters={good}" if good else ""
+    raise NotExactError(
+        "the outputs are not piecewise linear in these parameters, so their Hessian is not the Gauss-Newton "
+        "matrix; to blame:\n" + "\n".join(lines) + f'\nAsk for the Gauss-Newton trace: curvature="ggn"{also}'
+    )
+
+
+@contextmanager
+def _bar(total: int | None, show: bool) -> Iterator[Callable[[int], None]]:
+    if not show:
+        yield lambda n: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("samples", total=total)
+        yield lambda n: progress.advance(task, n)

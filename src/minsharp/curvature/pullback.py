@@ -1,0 +1,313 @@
+"""How stacked cotangents pass backwards through one operation.
+
+A pullback runs the operation forward and returns the output together with a function that maps cotangents of the
+output, (R, *output shape), to cotangents of the wanted arguments, (R, *argument shape): all R columns at once.
+Operations without a rule of their own go through `by_autograd`, one column at a time.
+
+In memory a stack of cotangents lies sample by sample, (n, R, ...), and only looks like (R, n, ...): so columns and
+samples merge into one large batch, and the contraction of one sample reads one block, both without a copy.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..network.records import Operation
+from .contract import Geometry
+
+Cotangents = dict[str, Any]
+"""By argument name: a tensor, or a list of them where the argument is a list."""
+Pull = Callable[[Any], Cotangents]
+Pullback = Callable[[Operation, Mapping[str, Any], frozenset[str]], tuple[Any, Pull]]
+
+aten = torch.ops.aten
+
+
+def stacked(function: Callable[[Tensor], Tensor], G: Tensor) -> Tensor:
+    """Apply a function of a batch to (R, N, ...), with columns and rows merged into one batch."""
+    if G.stride(0) > G.stride(1):
+        return function(G.flatten(0, 1)).unflatten(0, G.shape[:2])
+    N = G.transpose(0, 1)
+    return function(N.flatten(0, 1)).unflatten(0, N.shape[:2]).transpose(0, 1)
+
+
+def unbroadcast(G: Tensor, shape: torch.Size) -> Tensor:
+    """Sum stacked cotangents over the axes along which an argument of this shape was broadcast."""
+    extra = G.dim() - 1 - len(shape)
+    axes = [d + 1 for d in range(extra)]
+    axes += [1 + extra + d for d, size in enumerate(shape) if size == 1 and G.shape[1 + extra + d] != 1]
+    return (G.sum(axes, keepdim=True) if axes else G).reshape(G.shape[0], *shape)
+
+
+def by_autograd(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Any, Pull]:
+    """Any operation at all: autograd through this one operation, column by column."""
+    bound = dict(bound)
+    for name in wanted:
+        given = bound[name]
+        bound[name] = [_leaf(item) for item in given] if isinstance(given, list) else _leaf(given)
+    with torch.enable_grad():
+        made = operation.call(bound)
+    outputs = tuple(made) if operation.many else (made,)
+    leaves = [
+        item
+        for name in wanted
+        for item in (bound[name] if isinstance(bound[name], list) else [bound[name]])
+        if isinstance(item, Tensor) and item.requires_grad
+    ]
+
+    def pull(G: Any) -> Cotangents:
+        pairs = [
+            (output, g)
+            for output, g in zip(outputs, G if operation.many else (G,), strict=True)
+            if g is not None and isinstance(output, Tensor) and output.requires_grad
+        ]
+        if not pairs:
+            return {}
+        columns = pairs[0][1].shape[0]
+        rows = [
+            torch.autograd.grad(
+                [output for output, _ in pairs],
+                leaves,
+                [g[k] for _, g in pairs],
+                retain_graph=True,
+                allow_unused=True,
+            )
+            for k in range(columns)
+        ]
+        found = {
+            id(leaf): None if parts[0] is None else torch.stack(parts, dim=1).transpose(0, 1)
+            for leaf, parts in zip(leaves, zip(*rows, strict=True), strict=True)
+        }
+        return {
+            name: [found.get(id(item)) for item in bound[name]]
+            if isinstance(bound[name], list)
+            else found[id(bound[name])]
+            for name in wanted
+        }
+
+    detached = tuple(o.detach() if isinstance(o, Tensor) else o for o in outputs)
+    return (detached if operation.many else detached[0]), pull
+
+
+def _leaf(item: Any) -> Any:
+    floating = isinstance(item, Tensor) and item.dtype.is_floating_point
+    return item.detach().requires_grad_() if floating else item
+
+
+# Rearrangements
+
+
+def reshaped(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """The same entries in the same order under another shape: view, flatten, squeeze, contiguous, dropout."""
+    (name,) = wanted
+    x = bound[name]
+    return operation.call(bound), lambda G: {name: G.reshape(G.shape[0], *x.shape)}
+
+
+def permuted(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Axes in another order: transpose, permute."""
+    x = bound["self"]
+    axes = _axes(operation, bound, x.dim())
+    inverse = [0] + [1 + axes.index(d) for d in range(x.dim())]
+    return operation.call(bound), lambda G: {"self": G.permute(inverse)}
+
+
+def _axes(operation: Operation, bound: Mapping[str, Any], rank: int) -> list[int]:
+    """Which axis of the input each axis of the output is, read off a tensor whose sizes are all different."""
+    probe = torch.empty([d + 2 for d in range(rank)], device="meta")
+    return [size - 2 for size in operation.call({**bound, "self": probe}).shape]
+
+
+def concatenated(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Cat: each part takes back its range."""
+    parts, dim = bound["tensors"], bound["dim"]
+    axis = dim + 1 if dim >= 0 else dim
+    return operation.call(bound), lambda G: {"tensors": list(G.split([p.shape[dim] for p in parts], axis))}
+
+
+# Entry by entry
+
+
+def elementwise(derivative: Callable[[Mapping[str, Any], Tensor], Tensor | float]) -> Pullback:
+    """A function of each entry, with its derivative given arguments and output."""
+
+    def rule(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+        (name,) = wanted
+        out = operation.call(bound)
+        slope = derivative(bound, out)
+        return out, lambda G: {name: G * slope}
+
+    return rule
+
+
+def relu(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Zero where the output is zero."""
+    out = operation.call(bound)
+    return out, lambda G: {"self": aten.threshold_backward(G, out, 0)}
+
+
+def leaky_slope(bound: Mapping[str, Any], out: Tensor) -> Tensor:
+    """One, or the negative slope."""
+    x = bound["self"]
+    return torch.where(x > 0, x.new_ones(()), x.new_full((), float(bound["negative_slope"])))
+
+
+def added(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Sum or difference, with broadcasting."""
+    sign = -1 if operation.name == "sub" else 1
+    factors = {"self": 1, "other": sign * bound.get("alpha", 1)}
+
+    def pull(G: Tensor) -> Cotangents:
+        result = {}
+        for name in wanted:
+            g = G if factors[name] == 1 else G * factors[name]
+            result[name] = unbroadcast(g, bound[name].shape)
+        return result
+
+    return operation.call(bound), pull
+
+
+def multiplied(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Product of two tensors, or of a tensor and a number."""
+    other = {"self": "other", "other": "self"}
+    return operation.call(bound), lambda G: {
+        name: unbroadcast(G * bound[other[name]], bound[name].shape) for name in wanted
+    }
+
+
+def averaged(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Mean or sum over axes."""
+    x = bound["self"]
+    rank = x.dim()
+    dim = bound.get("dim")
+    dims = range(rank) if dim is None or dim == [] else [dim] if isinstance(dim, int) else dim
+    axes = sorted(d % rank for d in dims)
+    out = operation.call(bound)
+    factor = out.numel() / x.numel() if operation.name == "mean" else 1.0
+
+    def pull(G: Tensor) -> Cotangents:
+        if not bound.get("keepdim", False):
+            for axis in axes:
+                G = G.unsqueeze(axis + 1)
+        return {"self": (G * factor).expand(G.shape[0], *x.shape)}
+
+    return out, pull
+
+
+def batch_norm(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Any, Pull]:
+    """In eval mode: a fixed scale per channel."""
+    x, weight = bound["input"], bound["weight"]
+    scale = (bound["running_var"] + bound["eps"]).rsqrt()
+    if weight is not None:
+        scale = scale * weight
+    scale = scale.view(-1, *[1] * (x.dim() - 2)).to(x.dtype)
+
+    def pull(G: Any) -> Cotangents:
+        return {"input": (G[0] if operation.many else G) * scale}
+
+    return operation.call(bound), pull
+
+
+# Pools
+
+
+def max_pool2d(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Any, Pull]:
+    """Scatter back to where the maximum was."""
+    x = bound["self"]
+    window = [bound[k] for k in ("kernel_size", "stride", "padding", "dilation", "ceil_mode")]
+    out, indices = aten.max_pool2d_with_indices(x, *window)
+
+    def pull(G: Any) -> Cotangents:
+        g = G[0] if operation.many else G
+        R = g.shape[0]
+        like = x.new_empty(1).expand(R * x.shape[0], *x.shape[1:])  # only its shape is read
+        by_sample = g.stride(0) <= g.stride(1)
+        where = indices.unsqueeze(1) if by_sample else indices.unsqueeze(0)
+        where = where.expand(*((-1, R) if by_sample else (R, -1)), *indices.shape[1:]).flatten(0, 1)
+        return {
+            "self": stacked(lambda b: aten.max_pool2d_with_indices_backward(b.contiguous(), like, *window, where), g)
+        }
+
+    return ((out, indices) if operation.many else out), pull
+
+
+def avg_pool2d(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Spread over the window."""
+    x = bound["self"]
+    names = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
+    window = [bound[k] for k in names]
+
+    def pull(G: Tensor) -> Cotangents:
+        like = x.new_empty(1).expand(G.shape[0] * x.shape[0], *x.shape[1:])
+        return {"self": stacked(lambda b: aten.avg_pool2d_backward(b.contiguous(), like, *window), G)}
+
+    return operation.call(bound), pull
+
+
+# Products
+
+
+def linear(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Times the weight."""
+    if wanted != {"input"}:
+        return by_autograd(operation, bound, wanted)
+    weight = bound["weight"]
+    return operation.call(bound), lambda G: {"input": stacked(lambda b: b @ weight, G)}
+
+
+def matmul(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Product of two matrices, or of two stacks of matrices."""
+    a, b = (bound[name] for name in ("self", "mat2" if "mat2" in bound else "other"))
+    second = "mat2" if "mat2" in bound else "other"
+    if a.dim() < 2 or b.dim() < 2:
+        return by_autograd(operation, bound, wanted)
+
+    def pull(G: Tensor) -> Cotangents:
+        result: Cotangents = {}
+        if "self" in wanted:
+            plain = b.dim() == 2
+            result["self"] = stacked(lambda g: g @ b.mT, G) if plain else unbroadcast(G @ b.mT, a.shape)
+        if second in wanted:
+            result[second] = unbroadcast(a.mT @ G, b.shape)
+        return result
+
+    return operation.call(bound), pull
+
+
+def convolution(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """The transposed convolution; for a transposed convolution, the plain one."""
+    if wanted != {"input"}:
+        return by_autograd(operation, bound, wanted)
+    x, weight = bound["input"], bound["weight"]
+    geometry = Geometry.of(bound)
+    transposed = "output_padding" in bound
+    rank = len(geometry.kernel)
+    lopsided = geometry.before != geometry.after  # padding="same" with an even kernel
+    padding = [0] * rank if lopsided else list(geometry.before)
+    padded = [*x.shape[1:2], *(s + sum(p) for s, p in zip(x.shape[2:], _pads(geometry), strict=True))]
+
+    def back(batch: Tensor) -> Tensor:
+        like = x.new_empty(1).expand(batch.shape[0], *(padded if lopsided else x.shape[1:]))
+        result: Tensor = aten.convolution_backward(
+            batch,
+            like,
+            weight,
+            None,
+            list(geometry.stride),
+            padding,
+            list(geometry.dilation),
+            transposed,
+            list(bound.get("output_padding", [0]) or [0]) if transposed else [0] * rank,
+            geometry.groups,
+            [True, False, False],
+        )[0]
+        return F.pad(result, [-p for p in geometry.pads]) if lopsided else result
+
+    return operation.call(bound), lambda G: {"input": stacked(back, G)}
+
+
+def _pads(geometry: Geometry) -> list[tuple[int, int]]:
+    return list(zip(geometry.before, geometry.after, strict=True))

@@ -1,0 +1,137 @@
+"""What a measurement returns: frozen, printable, mergeable."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Self
+
+from torch import Tensor
+
+from ..errors import InputError
+from .engine import CurvatureSum
+
+
+@dataclass(frozen=True, repr=False)
+class _Curvature:
+    """What a trace and a diagonal have in common.
+
+    ``kind`` is "hessian" or "ggn"; ``exact`` tells for each parameter whether the two are the same.
+    ``a + b`` of the results for two parts of the data is the result for both.
+    """
+
+    sum: CurvatureSum
+    kind: str
+    loss: str
+    mean: bool
+    exact: Mapping[str, bool]
+
+    @property
+    def samples(self) -> int:
+        """How many samples went in."""
+        return self.sum.samples
+
+    @property
+    def _divisor(self) -> float:
+        return self.sum.weight if self.mean else 1.0
+
+    def __add__(self, other: Self) -> Self:
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        mine, yours = (
+            (r.kind, r.loss, {name: tuple(t.shape) for name, t in r.sum.sums.items()}) for r in (self, other)
+        )
+        if mine != yours:
+            raise InputError(f"these results measure different things: {mine} and {yours}")
+        return type(self)(self.sum + other.sum, self.kind, self.loss, self.mean, self.exact)
+
+    @property
+    def _totals(self) -> dict[str, float]:
+        raise NotImplementedError
+
+    @property
+    def _title(self) -> str:
+        name = {"hessian": "Hessian", "ggn": "Gauss-Newton"}[self.kind]
+        return f"{name} trace of {self.loss} over {self.samples:,} samples"
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        total = sum(self._totals.values())
+        rows = []
+        for name, value in self._totals.items():
+            share = f"{value / total:.1%}" if total else "-"
+            rows.append((name, f"{value:.6g}", share, "yes" if self.exact[name] else "no"))
+        return [*rows, ("total", f"{total:.6g}", "", "yes" if all(self.exact.values()) else "no")]
+
+    def __repr__(self) -> str:
+        header = ("parameter", "trace", "share", "exact Hessian")
+        rows = [header, *self._rows()]
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        lines = ["  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in (1, 2, 3))]) for row in rows]
+        lines.insert(1, "-" * len(lines[0]))
+        lines.insert(-1, lines[1])
+        return "\n".join([self._title, *lines])
+
+    def _repr_html_(self) -> str:
+        cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self._rows())
+        head = "".join(f"<th>{name}</th>" for name in ("parameter", "trace", "share", "exact Hessian"))
+        body = f"<thead><tr>{head}</tr></thead><tbody>{cells}</tbody>"
+        return f"<table><caption>{escape(self._title)}</caption>{body}</table>"
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "curvature": self.kind,
+            "loss": self.loss,
+            "samples": self.samples,
+            "exact": dict(self.exact),
+        }
+
+
+class Trace(_Curvature):
+    """The trace of each parameter's block of the Hessian (or Gauss-Newton) matrix."""
+
+    @property
+    def by_parameter(self) -> dict[str, float]:
+        """Tr[H_P] for each parameter P."""
+        return {name: float(value) / self._divisor for name, value in self.sum.sums.items()}
+
+    @property
+    def total(self) -> float:
+        """Tr[H]."""
+        return sum(self.by_parameter.values())
+
+    @property
+    def _totals(self) -> dict[str, float]:
+        return self.by_parameter
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain Python: ready for json."""
+        return {"total": self.total, "by_parameter": self.by_parameter, **self._facts()}
+
+
+class Diagonal(_Curvature):
+    """The diagonal of the Hessian (or Gauss-Newton) matrix, one tensor per parameter, in float64."""
+
+    @property
+    def by_parameter(self) -> dict[str, Tensor]:
+        """DIAG[H_P], shaped like P."""
+        return {name: value / self._divisor for name, value in self.sum.sums.items()}
+
+    @property
+    def total(self) -> float:
+        """Tr[H]: the sum of all entries."""
+        return sum(self._totals.values())
+
+    @property
+    def trace(self) -> Trace:
+        """The traces that the diagonal adds up to."""
+        sums = {name: value.sum() for name, value in self.sum.sums.items()}
+        whole = CurvatureSum(sums, self.sum.weight, self.samples)
+        return Trace(whole, self.kind, self.loss, self.mean, self.exact)
+
+    @property
+    def _totals(self) -> dict[str, float]:
+        return {name: float(value.sum()) / self._divisor for name, value in self.sum.sums.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain Python: ready for json."""
+        entries = {name: value.tolist() for name, value in self.by_parameter.items()}
+        return {"total": self.total, "by_parameter": entries, **self._facts()}

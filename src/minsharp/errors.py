@@ -1,0 +1,25 @@
+"""What can go wrong, as few kinds of error as a caller may want to tell apart."""
+
+
+class MinsharpError(Exception):
+    """The parent of every error that minsharp raises on purpose."""
+
+
+class ReadError(MinsharpError):
+    """The model cannot be read: torch.export failed, or the graph is not one output per sample."""
+
+
+class InputError(MinsharpError, ValueError):
+    """An argument, or a batch of the data, is not what it has to be."""
+
+
+class LossError(MinsharpError, ValueError):
+    """The loss does not fit the outputs or targets, or has no convex Hessian."""
+
+
+class NotExactError(MinsharpError):
+    """The Hessian was asked for where the Gauss-Newton trace is not the Hessian trace."""
+
+
+class NonFiniteError(MinsharpError, ValueError):
+    """A weight, an input or an activation is NaN or infinite."""

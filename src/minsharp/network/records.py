@@ -1,0 +1,153 @@
+"""A network as plain frozen records: what the reader writes and everything after it reads."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Kind = Literal["parameter", "buffer", "constant", "input", "activation"]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Where the samples sit in a tensor: axis ``axis`` runs over (outer, n, inner)."""
+
+    axis: int
+    outer: int = 1
+    inner: int = 1
+
+    def split(self, tensor: Tensor, n: int) -> Tensor:
+        """Bring the samples to the front: ``(..., outer*n*inner, ...) -> (n, ..., outer*inner, ...)``."""
+        if self.outer == 1 and self.axis == 0:
+            return tensor.unflatten(0, (n, self.inner))
+        parts = tensor.unflatten(self.axis, (self.outer, n, self.inner))
+        return parts.movedim(self.axis + 1, 0).flatten(self.axis + 1, self.axis + 2)
+
+    def split_columns(self, stack: Tensor, n: int) -> Tensor:
+        """The same for stacked cotangents: ``(R, ..., outer*n*inner, ...) -> (n, R, ..., outer*inner, ...)``."""
+        return Samples(self.axis + 1, self.outer, self.inner).split(stack, n)
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Stands in an operation's arguments for the value of that name."""
+
+    name: str
+
+
+DEVICE = Ref("#device")
+"""Stands wherever the graph names a device: the network runs where its parameters are now."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of the network; ``shape`` is its shape for a batch of one sample."""
+
+    name: str
+    kind: Kind
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    samples: Samples | None = None
+
+    @property
+    def numel(self) -> int:
+        """Entries per sample."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One call: ``outputs = target(**arguments)``, with a Ref wherever a value goes in.
+
+    ``name`` is the table's key (``linear``, ``conv2d``); ``module`` is the path of the module that made the
+    call and ``source`` the line of the user's code, both for messages.
+    """
+
+    name: str
+    target: Callable[..., Any]
+    arguments: Mapping[str, Any]
+    keywords: frozenset[str]
+    outputs: tuple[str, ...]
+    many: bool = False
+    module: str = ""
+    source: str = ""
+
+    @cached_property
+    def reads(self) -> tuple[tuple[str, str], ...]:
+        """Every (slot, value name) pair that goes in; the slots of a list are ``tensors[0]``, ``tensors[1]``."""
+        return tuple(
+            (slot, ref.name) for argument, given in self.arguments.items() for slot, ref in _references(argument, given)
+        )
+
+    def bind(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments with every Ref replaced by its value."""
+        return {name: _resolve(given, values) for name, given in self.arguments.items()}
+
+    def call(self, bound: Mapping[str, Any]) -> Any:
+        """Run the operation on arguments that `bind` made."""
+        positional = [value for name, value in bound.items() if name not in self.keywords]
+        return self.target(*positional, **{name: bound[name] for name in self.keywords})
+
+    @property
+    def where(self) -> str:
+        """The operation and its place, for messages."""
+        place = f"module '{self.module}'" if self.module else "the model's forward"
+        return f"{self.name} in {place}" + (f" ({self.source})" if self.source else "")
+
+
+def base(slot: str) -> str:
+    """The argument that a slot belongs to."""
+    return slot.partition("[")[0]
+
+
+def _references(slot: str, given: Any) -> Iterator[tuple[str, Ref]]:
+    if isinstance(given, Ref):
+        if given != DEVICE:
+            yield slot, given
+    elif isinstance(given, tuple):
+        for i, item in enumerate(given):
+            yield from _references(f"{slot}[{i}]", item)
+
+
+def _resolve(given: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(given, Ref):
+        return values[given.name]
+    if isinstance(given, tuple):
+        return [_resolve(item, values) for item in given]
+    return given
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """The whole network: its values by name, and its operations in the order they run."""
+
+    values: Mapping[str, Value]
+    operations: tuple[Operation, ...]
+    output: str
+
+    def of_kind(self, kind: Kind) -> tuple[Value, ...]:
+        """The values of one kind, in order."""
+        return tuple(value for value in self.values.values() if value.kind == kind)
+
+    def run(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Run every operation on the values of parameters, buffers, constants and inputs; adds the results."""
+        for operation in self.operations:
+            store(values, operation, operation.call(operation.bind(values)))
+        return values
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters that the forward pass uses."""
+        return tuple(value.name for value in self.of_kind("parameter"))
+
+
+def store(values: dict[str, Any], operation: Operation, result: Any) -> None:
+    """Write an operation's result, or its several results, under their names."""
+    if operation.many:
+        values.update(zip(operation.outputs, result, strict=False))
+    else:
+        values[operation.outputs[0]] = result

@@ -1,0 +1,195 @@
+"""Bad input gets an error that names what was given, what was expected, and the call that works."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import minsharp as ms
+
+from .zoo import BY_NAME
+
+X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+
+
+def mlp() -> Any:
+    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
+class Forward(nn.Module):
+    """A model with a forward of one's own."""
+
+    def __init__(self, forward: Any) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.function = forward
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self.layer, x)
+
+
+def test_gelu_is_refused_by_name() -> None:
+    model = nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 3))
+    with pytest.raises(ms.NotExactError, match=r"0\.weight: gelu in module '1'") as error:
+        ms.hessian_trace(model, X)
+    assert "parameters=['2.weight', '2.bias']" in str(error.value)
+    assert ms.hessian_trace(model, X, parameters="2.*").total > 0
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_bad_weights_are_named(bad: float) -> None:
+    model = mlp()
+    model[2].weight.data[0, 1] = bad
+    with pytest.raises(ms.NonFiniteError, match=r"parameter '2\.weight' holds . NaN and . infinite of 15 numbers"):
+        ms.hessian_trace(model, X)
+
+
+def test_bad_inputs_are_named() -> None:
+    x = X.clone()
+    x[2, 3] = float("nan")
+    with pytest.raises(ms.NonFiniteError, match="input 'input' holds 1 NaN and 0 infinite of 48 numbers"):
+        ms.hessian_trace(mlp(), [X, x])
+
+
+def test_the_first_layer_that_overflows_is_named() -> None:
+    model: Any = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 3))
+    model[2].weight.data.mul_(1e38)
+    model[0].weight.data.mul_(1e10)
+    with pytest.raises(ms.NonFiniteError, match="the output of linear in module '2'"):
+        ms.hessian_trace(model, X)
+
+
+def test_overflow_on_the_way_back_is_named() -> None:
+    model: Any = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Linear(5, 3, bias=False))
+    model[0].weight.data.mul_(1e-30)
+    model[1].weight.data.mul_(1e30)
+    with pytest.raises(ms.NonFiniteError, match=r"the curvature of '0\.weight' overflows torch\.float32"):
+        ms.hessian_trace(model, X)
+
+
+@pytest.mark.parametrize("data", [[], iter(()), X[:0], (X[:0], torch.zeros(0)), [X[:0], X[:0]]])
+def test_empty_data(data: Any) -> None:
+    with pytest.raises(ms.InputError, match="the data is empty"):
+        ms.hessian_trace(mlp(), data)
+
+
+def test_wrong_shape() -> None:
+    with pytest.raises(ms.InputError, match=r"Sequential does not run on a tensor of shape \(4, 7\)"):
+        ms.hessian_trace(mlp(), torch.randn(4, 7))
+    net = ms.read(mlp(), X)
+    with pytest.raises(ms.InputError, match=r"has shape \(4, 7\), the network was read for \(n, 6\)"):
+        ms.hessian_trace(net, torch.randn(4, 7))
+    with pytest.raises(ms.InputError, match="the network was read for inputs input"):
+        ms.hessian_trace(net, ((X, X), None))
+
+
+def test_integer_inputs() -> None:
+    with pytest.raises(ms.InputError, match=r"parameters are torch\.float32: try inputs\.to\(torch\.float32\)"):
+        ms.hessian_trace(mlp(), X.long())
+    with pytest.raises(ms.InputError, match=r"has type torch\.int64, the network was read for torch\.float32"):
+        ms.hessian_trace(ms.read(mlp(), X), X.long())
+    with pytest.raises(ms.InputError, match=r"try inputs\.to\(torch\.float32\)"):
+        ms.hessian_trace(mlp(), X.double())
+
+
+@pytest.mark.parametrize(
+    "data", ["digits", 3, [[1.0, 2.0]], [(X, X, X)], [(X, "a")], (X, torch.zeros(3)), torch.tensor(1.0)]
+)
+def test_data_of_no_known_form(data: Any) -> None:
+    with pytest.raises(ms.InputError, match="expected a tensor of inputs, a pair"):
+        ms.hessian_trace(mlp(), data)
+
+
+def test_batches_that_differ() -> None:
+    with pytest.raises(ms.InputError, match="the batches differ in form"):
+        ms.hessian_trace(mlp(), [(X, torch.zeros(4, dtype=torch.int64)), X])
+
+
+def test_not_a_model() -> None:
+    with pytest.raises(ms.InputError, match=r"expected a torch\.nn\.Module, or a Network"):
+        ms.hessian_trace(X, X)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [lambda layer, x: (layer(x), x), lambda layer, x: {"logits": layer(x)}, lambda layer, x: [layer(x)]],
+)
+def test_outputs_that_are_not_a_tensor(forward: Any) -> None:
+    with pytest.raises(ms.ReadError, match="expected one tensor of outputs"):
+        ms.hessian_trace(Forward(forward), X)
+
+
+def test_a_branch_on_data() -> None:
+    def forward(layer: nn.Module, x: Tensor) -> Tensor:
+        return layer(x) if x.sum() > 0 else layer(-x)
+
+    with pytest.raises(ms.ReadError, match="branches on the values of a tensor") as error:
+        ms.hessian_trace(Forward(forward), X)
+    assert "x.sum() > 0" in str(error.value)
+
+
+MIXERS = {
+    "mean": lambda layer, x: layer(x - x.mean(0)),
+    "gram": lambda layer, x: (x @ x.t()) @ layer(x),
+    "softmax": lambda layer, x: layer(x.softmax(0)),
+    "flip": lambda layer, x: layer(x.flip(0)),
+    "batch statistics": lambda layer, x: layer(torch.nn.functional.batch_norm(x, None, None, training=True)),
+}
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_samples_that_mix(name: str) -> None:
+    with pytest.raises(ms.ReadError, match=r"mixes the samples|change with the other samples"):
+        ms.hessian_trace(Forward(MIXERS[name]), X)
+
+
+def test_a_fixed_batch_size() -> None:
+    with pytest.raises(ms.ReadError, match="forward fixes the batch size"):
+        ms.hessian_trace(Forward(lambda layer, x: layer(x.view(2, 6))), X[:2])
+
+
+def test_pattern_that_matches_nothing() -> None:
+    with pytest.raises(ms.InputError, match=r"nothing matches \['encoder\.\*'\]. The parameters are \['0\.weight'"):
+        ms.hessian_trace(mlp(), X, parameters=["0.*", "encoder.*"])
+    with pytest.raises(ms.InputError, match="nothing matches"):
+        ms.hessian_trace(mlp(), X, parameters=[])
+
+
+def test_all_frozen() -> None:
+    model = mlp().requires_grad_(False)
+    with pytest.raises(ms.InputError, match='ask for them: parameters="\\*"'):
+        ms.hessian_trace(model, X)
+    assert len(ms.hessian_trace(model, X, parameters="*").by_parameter) == 4
+
+
+def test_no_parameters() -> None:
+    with pytest.raises(ms.InputError, match="uses no parameters"):
+        ms.hessian_trace(nn.ReLU(), X)
+
+
+def test_wrong_options() -> None:
+    with pytest.raises(ms.InputError, match="curvature='fisher': expected 'hessian' or 'ggn'"):
+        ms.hessian_trace(mlp(), X, curvature="fisher")  # type: ignore[arg-type]
+    with pytest.raises(ms.InputError, match="memory=0: expected a number of bytes"):
+        ms.hessian_trace(mlp(), X, memory=0)
+
+
+def test_a_model_that_changed_since() -> None:
+    model = mlp()
+    net = ms.read(model, X)
+    model.double()
+    with pytest.raises(ms.ReadError, match=r"'0\.weight' was torch\.float32, now it is torch\.float64"):
+        ms.hessian_trace(net, X)
+
+
+def test_results_of_different_things_do_not_add() -> None:
+    a, b = ms.hessian_trace(mlp(), X), ms.hessian_trace(mlp(), X, parameters="0.*")
+    with pytest.raises(ms.InputError, match="different things"):
+        _ = a + b
+
+
+def test_a_tied_weight_names_the_second_use() -> None:
+    entry = BY_NAME["tied_in_a_row"]
+    with pytest.raises(ms.NotExactError, match=r"core\.weight: linear in module 'core'"):
+        ms.hessian_trace(entry.model(), entry.data())

@@ -1,0 +1,167 @@
+"""The number is the Hessian of that very criterion, whatever its options and however the data is cut."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import minsharp as ms
+from minsharp.curvature.losses import as_loss
+
+from . import oracles
+from .zoo import BY_NAME, Entry
+
+MLP = BY_NAME["mlp"]
+SEGMENTER = BY_NAME["segmenter"]
+N = 6
+
+
+class Pseudo(nn.Module):
+    """A convex loss that couples the outputs, and that torch does not have."""
+
+    reduction = "mean"
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (1 + (outputs - targets).sum(1).square() + outputs.square().sum(1)).sqrt().mean()
+
+
+def classes(entry: Entry) -> Tensor:
+    return entry.data(N)[1]
+
+
+def indices_with_holes(entry: Entry) -> Tensor:
+    targets = classes(entry).clone()
+    targets.view(-1)[[0, 4]] = 2
+    return targets
+
+
+def probabilities(entry: Entry) -> Tensor:
+    generator = torch.Generator().manual_seed(3)
+    shape = (N, entry.classes, *entry.positions)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).softmax(1)
+
+
+WEIGHT = torch.tensor([0.5, 2.0, 1.0, 0.0], dtype=torch.float64)
+CASES: dict[str, tuple[Entry, Any, Callable[[Entry], Tensor]]] = {
+    "plain": (MLP, nn.CrossEntropyLoss(), classes),
+    "sum": (MLP, nn.CrossEntropyLoss(reduction="sum"), classes),
+    "class_weight": (MLP, nn.CrossEntropyLoss(weight=WEIGHT), classes),
+    "class_weight_sum": (MLP, nn.CrossEntropyLoss(weight=WEIGHT, reduction="sum"), classes),
+    "smoothing": (MLP, nn.CrossEntropyLoss(label_smoothing=0.2), classes),
+    "smoothing_weight": (MLP, nn.CrossEntropyLoss(weight=WEIGHT, label_smoothing=0.2), classes),
+    "ignore": (MLP, nn.CrossEntropyLoss(ignore_index=2), indices_with_holes),
+    "ignore_all_options": (
+        MLP,
+        nn.CrossEntropyLoss(weight=WEIGHT, ignore_index=2, label_smoothing=0.1),
+        indices_with_holes,
+    ),
+    "probabilities": (MLP, nn.CrossEntropyLoss(weight=WEIGHT, label_smoothing=0.1), probabilities),
+    "positions": (SEGMENTER, nn.CrossEntropyLoss(), classes),
+    "positions_ignore": (SEGMENTER, nn.CrossEntropyLoss(weight=WEIGHT[:3], ignore_index=2), indices_with_holes),
+    "positions_probabilities": (SEGMENTER, nn.CrossEntropyLoss(), probabilities),
+    "function": (MLP, F.cross_entropy, classes),
+    "binary": (MLP, nn.BCEWithLogitsLoss(), probabilities),
+    "binary_weighted": (MLP, nn.BCEWithLogitsLoss(weight=WEIGHT, pos_weight=WEIGHT + 1), probabilities),
+    "binary_positions": (SEGMENTER, nn.BCEWithLogitsLoss(reduction="sum"), probabilities),
+    "squared": (MLP, nn.MSELoss(), probabilities),
+    "squared_sum": (MLP, nn.MSELoss(reduction="sum"), probabilities),
+    "huber": (MLP, nn.HuberLoss(delta=0.3), probabilities),
+    "poisson": (MLP, nn.PoissonNLLLoss(reduction="sum"), probabilities),
+    "own": (MLP, Pseudo(), probabilities),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("memory", [None, 1])
+def test_equals_the_hessian_of_the_criterion(name: str, memory: int | None) -> None:
+    entry, criterion, make = CASES[name]
+    model = entry.model().eval()
+    inputs, _ = entry.data(N)
+    targets = make(entry)
+    assert isinstance(inputs, Tensor)
+    uneven = [(inputs[:1], targets[:1]), (inputs[1:4], targets[1:4]), (inputs[4:], targets[4:])]
+    result = ms.hessian_diagonal(model, uneven, criterion, memory=memory)
+    for parameter, diagonal in result.by_parameter.items():
+        expected = oracles.hessian_diagonal(model, inputs, targets, criterion, parameter)
+        assert torch.allclose(diagonal, expected, rtol=1e-9, atol=1e-13), parameter
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_total_and_weight_give_the_criterion(name: str) -> None:
+    """What the estimators differentiate is the criterion itself."""
+    entry, criterion, make = CASES[name]
+    outputs, targets = oracles.outputs(entry.model(), entry.data(N)[0]), make(entry)
+    loss = as_loss(criterion)
+    value = loss.total(outputs, targets) / (loss.weight(outputs, targets) if loss.mean else 1)
+    assert value == pytest.approx(float(criterion(outputs, targets)), rel=1e-12)
+
+
+def test_labels_do_not_matter_for_cross_entropy() -> None:
+    inputs, targets = MLP.data()
+    labelled = ms.hessian_trace(MLP.model(), (inputs, targets))
+    assert labelled.by_parameter == ms.hessian_trace(MLP.model(), inputs).by_parameter
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1, 30, 300, 3000])
+def test_factor_of_extreme_logits(scale: float) -> None:
+    """S S^T is diag(p) - pp^T for logits from flat to hopelessly confident, and never NaN."""
+    generator = torch.Generator().manual_seed(0)
+    outputs = scale * torch.randn(20, 7, generator=generator, dtype=torch.float64)
+    columns = as_loss(nn.CrossEntropyLoss()).columns(outputs, None)
+    assert columns.rank == 6
+    S = columns.slice(0, 6)  # (n, columns, K)
+    p = outputs.softmax(1)
+    expected = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
+    assert torch.allclose(S.mT @ S, expected, rtol=1e-12, atol=1e-15)
+
+
+def test_one_class_has_no_curvature() -> None:
+    result = ms.hessian_trace(nn.Linear(3, 1), torch.randn(4, 3))
+    assert result.total == 0
+
+
+def test_vector_outputs() -> None:
+    """Outputs of shape (n,), as a binary classifier or a regressor may have."""
+
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x).squeeze(1)
+
+    x = torch.tensor([[1.0, 2.0, 2.0], [0.0, 0.0, 1.0]])
+    result = ms.hessian_trace(Flat(), x, nn.MSELoss())
+    assert result.by_parameter == pytest.approx({"layer.weight": 2 * (9 + 1) / 2, "layer.bias": 2.0})
+
+
+BAD: dict[str, tuple[Any, Any, str]] = {
+    "class out of range": (nn.CrossEntropyLoss(), torch.tensor([0, 9, 1, 2, 3]), "target 9 is not a class"),
+    "wrong shape": (nn.CrossEntropyLoss(), torch.zeros(5, 2, dtype=torch.int64), r"expected targets of shape \(5,\)"),
+    "float labels": (nn.CrossEntropyLoss(), torch.zeros(5), "expected targets as class indices"),
+    "no reduction": (nn.CrossEntropyLoss(reduction="none"), torch.zeros(5, dtype=torch.int64), "'mean' or 'sum'"),
+    "negative weight": (nn.CrossEntropyLoss(weight=-WEIGHT), torch.zeros(5, dtype=torch.int64), "not convex"),
+    "weights": (nn.CrossEntropyLoss(weight=WEIGHT[:3]), torch.zeros(5, dtype=torch.int64), "3 class weights"),
+    "needs targets": (nn.CrossEntropyLoss(weight=WEIGHT), None, "needs targets"),
+    "log-probabilities": (nn.NLLLoss(), torch.zeros(5, dtype=torch.int64), "use loss=nn.CrossEntropyLoss"),
+    "binary integers": (nn.BCEWithLogitsLoss(), torch.zeros(5, 4, dtype=torch.int64), "targets.float"),
+    "binary range": (nn.BCEWithLogitsLoss(), torch.full((5, 4), 2.0), "between 0 and 1"),
+    "squared shape": (nn.MSELoss(), torch.zeros(5), r"expected targets of shape \(5, 4\)"),
+    "not convex": (lambda o, y: (o.cos() - y).mean(), torch.zeros(5, 4), "not convex in the outputs"),
+    "not per sample": (lambda o, y: o.mean().square(), torch.zeros(5, 4), "not a per-sample loss"),
+    "fails": (nn.CosineEmbeddingLoss(), torch.zeros(5), "CosineEmbeddingLoss failed on outputs"),
+    "vector": (lambda o, y: (o - y).square().sum(1), torch.zeros(5, 4), "expected one number"),
+    "not callable": ("cross_entropy", torch.zeros(5), "expected a criterion"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_wrong_losses_and_targets_are_refused(name: str) -> None:
+    criterion, targets, message = BAD[name]
+    inputs, _ = MLP.data(5)
+    with pytest.raises(ms.LossError, match=message):
+        ms.hessian_trace(MLP.model(), (inputs, targets), criterion)
