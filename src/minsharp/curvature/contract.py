@@ -37,6 +37,7 @@ class Use:
     bound: Mapping[str, Any]
     values: Mapping[str, Any]
     samples: Mapping[str, Samples | None]
+    output: tuple[int, ...]
     n: int
 
     def one(self, argument: str) -> Tensor:
@@ -158,48 +159,54 @@ class Elementwise(Contraction):
         return 0, prod(output) if self.coefficient is not None else prod(shape)
 
 
-@dataclass(frozen=True)
-class Factors:
-    """The gradient as a product of matrices, (n, R, g, C, J) = sum over L of G (n, R, g, C, L) and U (n, g, J, L)."""
-
-    G: Tensor
-    U: Tensor
-
-
 class Outer(Contraction):
-    """A weight whose gradient is a sum over positions of outer products: linear layers, convolutions, matmul."""
+    """A weight whose gradient is a sum over positions of outer products: linear layers, convolutions, matmul.
+
+    The gradient is a product of matrices: (n, R, g, C, J) = sum over L of G (n, R, g, C, L) and U (n, g, J, L).
+    """
 
     @abstractmethod
-    def factors(self, use: Use, G: Tensor) -> Factors:
-        """Cotangents and inputs, lined up."""
+    def cotangents(self, use: Use, G: Tensor) -> Tensor:
+        """G, lined up: (n, R, g, C, L)."""
+
+    @abstractmethod
+    def inputs(self, use: Use) -> Tensor:
+        """U, what the weight multiplies at each position: (n, g, J, L)."""
 
     @abstractmethod
     def restore(self, product: Tensor, use: Use) -> Tensor:
         """From (..., g, C, J) to (..., *shape of the weight)."""
 
+    def gram(self, use: Use) -> Tensor:
+        """U^T U: (n, g, L, L)."""
+        U = self.inputs(use)
+        return torch.einsum("ngjl,ngjm->nglm", U, U)
+
+    def gram_cost(self, use: Use, J: int, L: int) -> int:
+        """Multiplications for U^T U, per sample and group."""
+        return L * L * J
+
     def gradient(self, use: Use, G: Tensor) -> Tensor:
         """The outer products, summed over positions."""
-        factors = self.factors(use, G)
-        return self.restore(torch.einsum("nrgcl,ngjl->nrgcj", factors.G, factors.U), use)
+        return self.restore(torch.einsum("nrgcl,ngjl->nrgcj", self.cotangents(use, G), self.inputs(use)), use)
 
     def trace(self, use: Use, G: Tensor) -> Tensor:
         """Directly, ||G U^T||^2, or through Gram matrices, <U^T U, G^T G>: whichever has fewer multiplications."""
-        factors = self.factors(use, G)
-        g, U = factors.G, factors.U
-        _, R, _, C, L = g.shape
-        J = U.shape[2]
+        g = self.cotangents(use, G)
+        _, R, groups, C, L = g.shape
+        J = prod(use.shape) // (groups * C)
         if L == 1:  # ||g u^T||^2 = ||g||^2 ||u||^2
-            norms = torch.linalg.vector_norm(g, dim=(1, 3, 4)) * torch.linalg.vector_norm(U, dim=(2, 3))  # (n, g)
+            norms = torch.linalg.vector_norm(g, dim=(1, 3, 4))  # (n, g)
+            norms = norms * torch.linalg.vector_norm(self.inputs(use), dim=(2, 3))
             return widest(norms).square().sum()
-        if L * (J + R * C) < J * R * C:
-            gram = torch.einsum("nrgcl,nrgcm->nglm", g, g) * torch.einsum("ngjl,ngjm->nglm", U, U)
-            return widest(gram.flatten(1).sum(1)).sum()
-        return square_sum(torch.einsum("nrgcl,ngjl->ngrcj", g, U))
+        if L * L * R * C + self.gram_cost(use, J, L) < L * J * R * C:
+            product = torch.einsum("nrgcl,nrgcm->nglm", g, g).mul_(self.gram(use))
+            return widest(product.flatten(1).sum(1)).sum()
+        return square_sum(torch.einsum("nrgcl,ngjl->ngrcj", g, self.inputs(use)))
 
     def diagonal(self, use: Use, G: Tensor) -> Tensor:
         """Form the gradients and square them; with few positions, expand the square over pairs of positions."""
-        factors = self.factors(use, G)
-        g, U = factors.G, factors.U
+        g, U = self.cotangents(use, G), self.inputs(use)
         R, L = g.shape[1], g.shape[4]
         if L == 1:  # sum_k (g_k u)^2 = (sum_k g_k^2) u^2
             result = torch.einsum("ngcl,ngjl->gcj", g.square().sum(1), U.square())
@@ -251,10 +258,13 @@ class Matrix(Outer):
         ranks = {name: len(graph.values[value].shape) for name, value in operation.reads}
         return ranks[argument] == 2 and ranks[self.other] >= 2
 
-    def factors(self, use: Use, G: Tensor) -> Factors:
+    def cotangents(self, use: Use, G: Tensor) -> Tensor:
         """All axes between the samples and the last are positions."""
-        x, g = use.one(self.other), use.columns(G)
-        return Factors(G=g.flatten(2, -2).mT.unsqueeze(2), U=x.flatten(1, -2).mT.unsqueeze(1))
+        return use.columns(G).flatten(2, -2).mT.unsqueeze(2)
+
+    def inputs(self, use: Use) -> Tensor:
+        """Likewise."""
+        return use.one(self.other).flatten(1, -2).mT.unsqueeze(1)
 
     def restore(self, product: Tensor, use: Use) -> Tensor:
         """(..., 1, C, J) to (C, J), or to (J, C)."""
@@ -273,10 +283,13 @@ class MatrixFromLeft(Outer):
         ranks = {name: len(graph.values[value].shape) for name, value in operation.reads}
         return ranks[argument] == 2 and ranks[self.other] >= 2
 
-    def factors(self, use: Use, G: Tensor) -> Factors:
+    def cotangents(self, use: Use, G: Tensor) -> Tensor:
         """All axes but the last but one are positions."""
-        x, g = use.one(self.other).movedim(-2, 1), use.columns(G).movedim(-2, 2)
-        return Factors(G=g.flatten(3).unsqueeze(2), U=x.flatten(2).unsqueeze(1))
+        return use.columns(G).movedim(-2, 2).flatten(3).unsqueeze(2)
+
+    def inputs(self, use: Use) -> Tensor:
+        """Likewise."""
+        return use.one(self.other).movedim(-2, 1).flatten(2).unsqueeze(1)
 
     def restore(self, product: Tensor, use: Use) -> Tensor:
         """(..., 1, C, J) to (C, J)."""
@@ -315,10 +328,43 @@ class Geometry:
         """In the order that `torch.nn.functional.pad` wants."""
         return [p for pair in reversed(list(zip(self.before, self.after, strict=True))) for p in pair]
 
+    def left_over(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """How many rows at the end of each axis no window reaches, because the stride does not divide."""
+        return tuple(
+            (size + before + after - dilation * (kernel - 1) - 1) % stride
+            for size, before, after, dilation, kernel, stride in zip(
+                sizes, self.before, self.after, self.dilation, self.kernel, self.stride, strict=True
+            )
+        )
+
+    def padded(self, x: Tensor) -> Tensor:
+        """With the zeros around it."""
+        return F.pad(x, self.pads) if any(self.pads) else x
+
+    def add_taps(self, gram: Tensor) -> Tensor:
+        """From products of pixels to products of windows: (n, g, *space, *space) to (n, g, *positions, *positions).
+
+        <window l, window m> = sum over taps t of pixel(l + t) pixel(m + t), one axis of the image after the other.
+        """
+        D = len(self.kernel)
+        for d in range(D):
+            reach = (self.kernel[d] - 1) * self.dilation[d]
+            span = gram.shape[2 + d] - reach
+            total: Tensor | None = None
+            for tap in range(0, reach + 1, self.dilation[d]):
+                part = gram.narrow(2 + d, tap, span).narrow(2 + D + d, tap, span)
+                if self.stride[d] > 1:
+                    index = [slice(None)] * gram.dim()
+                    index[2 + d] = index[2 + D + d] = slice(None, None, self.stride[d])
+                    part = part[tuple(index)]
+                total = part.clone() if total is None else total.add_(part)
+            assert total is not None
+            gram = total
+        return gram
+
     def windows(self, x: Tensor) -> Tensor:
         """(N, channels, *space) to (N, g, channels/g * taps, positions)."""
-        if any(self.pads):
-            x = F.pad(x, self.pads)
+        x = self.padded(x)
         D = len(self.kernel)
         for d in range(D):
             x = x.unfold(2 + d, (self.kernel[d] - 1) * self.dilation[d] + 1, self.stride[d])
@@ -334,21 +380,43 @@ def _each(value: int | Sequence[int], kernel: tuple[int, ...]) -> tuple[int, ...
     return items * len(kernel) if len(items) == 1 else items
 
 
-def _positions_last(x: Tensor, n: int) -> Tensor:
-    """(n * inner, g, J, L) to (n, g, J, inner * L)."""
-    return x.unflatten(0, (n, -1)).movedim(1, -2).flatten(-2)
-
-
 class Convolution(Outer):
     """The weight of a convolution: the inputs are the windows it slides over."""
 
-    def factors(self, use: Use, G: Tensor) -> Factors:
-        """U holds the windows of the input; G is as it comes."""
+    def cotangents(self, use: Use, G: Tensor) -> Tensor:
+        """As they come: (n, R, inner, channels, *space) to (n, R, g, C, inner * L)."""
+        g = use.columns(G).unflatten(3, (use.bound["groups"], -1)).flatten(5)
+        return g.movedim(2, -2).flatten(-2)
+
+    def inputs(self, use: Use) -> Tensor:
+        """The windows of the input: (n * inner, g, J, L) to (n, g, J, inner * L)."""
+        windows = Geometry.of(use.bound).windows(use.one("input").flatten(0, 1))
+        return windows.unflatten(0, (use.n, -1)).movedim(1, -2).flatten(-2)
+
+    def gram(self, use: Use) -> Tensor:
+        """From the Gram matrix of the pixels, if that is smaller than that of the windows."""
+        if not self._through_pixels(use):
+            return super().gram(use)
         geometry = Geometry.of(use.bound)
-        x, g = use.one("input"), use.columns(G)  # (n, inner, channels, *space), (n, R, inner, C, *space)
-        U = geometry.windows(x.flatten(0, 1))
-        g = g.unflatten(3, (geometry.groups, -1)).flatten(5)  # (n, R, inner, g, C, L)
-        return Factors(G=g.movedim(2, -2).flatten(-2), U=_positions_last(U, use.n))
+        x = geometry.padded(use.one("input").flatten(0, 1))
+        X = x.unflatten(1, (geometry.groups, -1)).flatten(3)  # (n, g, channels/g, pixels)
+        gram = torch.einsum("ngcp,ngcq->ngpq", X, X)
+        gram = geometry.add_taps(gram.unflatten(3, x.shape[2:]).unflatten(2, x.shape[2:]))
+        return gram.flatten(2, 1 + len(geometry.kernel)).flatten(3)
+
+    def gram_cost(self, use: Use, J: int, L: int) -> int:
+        """The cheaper of the two ways."""
+        return self._pixel_cost(use) if self._through_pixels(use) else L * L * J
+
+    def _pixel_cost(self, use: Use) -> int:
+        geometry, x = Geometry.of(use.bound), use.bound["input"]
+        pixels = prod(s + b + a for s, b, a in zip(x.shape[2:], geometry.before, geometry.after, strict=True))
+        return pixels * pixels * (x.shape[1] // geometry.groups + sum(geometry.kernel))
+
+    def _through_pixels(self, use: Use) -> bool:
+        """One sample to a window's batch, and fewer multiplications; copying windows costs about eight each."""
+        J, L = prod(use.shape[1:]), prod(use.output[2:])
+        return use.output[0] == 1 and self._pixel_cost(use) < L * (L + 8) * J
 
     def restore(self, product: Tensor, use: Use) -> Tensor:
         """(..., g, C, J) is already in the order of (g*C, channels, *taps)."""
@@ -362,14 +430,16 @@ class Convolution(Outer):
 class TransposedConvolution(Outer):
     """The weight of a transposed convolution: the windows slide over the cotangents instead."""
 
-    def factors(self, use: Use, G: Tensor) -> Factors:
-        """G holds the windows of the cotangents, (n, R, g, C/g * taps, L); U the input, (n, g, channels/g, L)."""
-        geometry = Geometry.of(use.bound)
-        x, g = use.one("input"), use.columns(G)
-        R, inner = g.shape[1:3]
-        windows = geometry.windows(g.flatten(0, 2)).unflatten(0, (use.n, R, inner))
-        U = x.unflatten(2, (geometry.groups, -1)).flatten(4)  # (n, inner, g, J, L)
-        return Factors(G=windows.movedim(2, -2).flatten(-2), U=U.movedim(1, -2).flatten(-2))
+    def cotangents(self, use: Use, G: Tensor) -> Tensor:
+        """Their windows: (n, R, g, C/g * taps, inner * L)."""
+        g = use.columns(G)
+        windows = Geometry.of(use.bound).windows(g.flatten(0, 2)).unflatten(0, g.shape[:3])
+        return windows.movedim(2, -2).flatten(-2)
+
+    def inputs(self, use: Use) -> Tensor:
+        """As they come: (n, inner, channels, *space) to (n, g, channels/g, inner * L)."""
+        x = use.one("input").unflatten(2, (use.bound["groups"], -1)).flatten(4)
+        return x.movedim(1, -2).flatten(-2)
 
     def restore(self, product: Tensor, use: Use) -> Tensor:
         """(..., g, C/g * taps, channels/g) to (..., channels, C/g, *taps)."""

@@ -18,7 +18,7 @@ from ..errors import InputError, NonFiniteError
 from ..network.ops import row
 from ..network.reader import Network, first_non_finite, is_finite
 from ..network.records import base, store
-from .contract import Use, square_sum, wide, widest
+from .contract import Use, square_sum, wide
 from .losses import Loss
 from .plan import Site, Step, plan
 from .pullback import Pull
@@ -26,7 +26,7 @@ from .stream import Batch, chunks
 
 What = Literal["trace", "diagonal"]
 
-CPU_WORKING_SET = 96 << 20
+CPU_WORKING_SET = 48 << 20
 """Bytes per chunk on a CPU: past this the cotangents fall out of the cache."""
 ACCELERATOR_WORKING_SET = 1 << 30
 
@@ -92,27 +92,25 @@ class Engine:
 
     def run(self, stream: Iterator[Batch], advance: Callable[[int], None] = lambda n: None) -> CurvatureSum:
         """Sum over the stream."""
-        total = self._zero()
+        shapes = {name: self.values[name].shape if self.what == "diagonal" else () for name in self.plan.parameters}
+        device = "cpu" if self.device.type == "mps" else self.device  # where there is float64
+        sums = {name: torch.zeros(s, dtype=torch.float64, device=device) for name, s in shapes.items()}
+        weight, samples = 0.0, 0
         for chunk in chunks(stream, self.samples):
-            total = total + self.measure(chunk.to(self.device))
+            weight += self._add(chunk.to(self.device), sums)
+            samples += len(chunk)
             advance(len(chunk))
-        for name, value in total.sums.items():
+        for name, value in sums.items():
             if not is_finite(value):
                 raise NonFiniteError(
                     f"the curvature of '{name}' overflows {self.network.graph.values[name].dtype}. Measure in double "
                     "precision: model.double(), inputs.double()"
                 )
-        return total
-
-    def _zero(self) -> CurvatureSum:
-        shapes = {name: self.values[name].shape if self.what == "diagonal" else () for name in self.plan.parameters}
-        device = "cpu" if self.device.type == "mps" else self.device
-        sums = {n: torch.zeros(s, dtype=torch.float64, device=device) for n, s in shapes.items()}
-        return CurvatureSum(sums, 0.0, 0)
+        return CurvatureSum(sums, weight, samples)
 
     @torch.no_grad()
-    def measure(self, chunk: Batch) -> CurvatureSum:
-        """The sum over one chunk."""
+    def _add(self, chunk: Batch, sums: Mapping[str, Tensor]) -> float:
+        """Add the curvature of one chunk to the sums; returns its weight."""
         n = len(chunk)
         alone = n == 1  # export promises the graph for two samples or more: let a lone one have a twin of weight zero
         inputs = self.network.bind(chunk.inputs)
@@ -126,14 +124,13 @@ class Engine:
             raise first_non_finite(self.network, inputs)
         self.loss.check(outputs, chunk.targets)
         columns = self.loss.columns(outputs, chunk.targets)
-        total = self._zero().sums
         for start in range(0, columns.rank, self.columns):
             S = columns.slice(start, min(start + self.columns, columns.rank))  # (n, R, *output)
             if alone:
                 S = torch.cat([S, torch.zeros_like(S)])
             for name, value in self._sweep(forward, S.transpose(0, 1)):
-                total[name] += value
-        return CurvatureSum(total, self.loss.weight(outputs, chunk.targets), n)
+                sums[name].add_(value.to(sums[name].device))
+        return self.loss.weight(outputs, chunk.targets)
 
     def _forward(self, inputs: Mapping[str, Tensor], n: int) -> _Forward:
         values: dict[str, Any] = self.values | dict(inputs)
@@ -159,7 +156,8 @@ class Engine:
         needed[site.leaf] = self.values[site.leaf]
         needed["#device"] = self.device
         shape = tuple(self.values[site.leaf].shape)
-        return Use(step.operation, site.slot, site.leaf, shape, bound, needed, step.samples, n)
+        output = self.plan.graph.values[step.operation.outputs[0]].shape
+        return Use(step.operation, site.slot, site.leaf, shape, bound, needed, step.samples, output, n)
 
     def _sweep(self, forward: _Forward, G: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Pull the columns back through all steps; yields each parameter's sum once it is complete."""
@@ -193,7 +191,7 @@ class Engine:
         if site.leaf != parameter:  # the same entries in another arrangement: put them back
             leaf, source = self.made[site.leaf], self.made[parameter]
             (diagonal,) = torch.autograd.grad(leaf, source, diagonal.to(leaf.dtype), retain_graph=True)
-        yield parameter, widest(diagonal)
+        yield parameter, diagonal
 
     def _finish(self, shared: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Parameters used in several places, or made into other tensors first: add their gradients, then square."""
@@ -206,10 +204,7 @@ class Engine:
                     g = shared[leaf] if leaf == parameter else self._pull_prelude(leaf, parameter, shared[leaf])
                     total = g if total is None else total + g
             if total is not None:
-                yield (
-                    parameter,
-                    (square_sum(total) if self.what == "trace" else widest(total.square().sum((0, 1)))),
-                )
+                yield parameter, square_sum(total) if self.what == "trace" else total.square().sum((0, 1))
 
     def _pull_prelude(self, leaf: str, parameter: str, gradient: Tensor) -> Tensor:
         """From gradients of a leaf, (n, R, *leaf), to gradients of the parameter that it is made of."""

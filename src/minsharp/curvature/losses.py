@@ -207,13 +207,14 @@ class CrossEntropy(Loss):
         n, K = outputs.shape[:2]
         p = _wide(outputs).flatten(2).movedim(1, -1).softmax(-1) if outputs.dim() > 2 else _wide(outputs).softmax(-1)
         p = p.view(n, -1, K)  # (n, positions, K)
-        tails = p.flip(-1).cumsum(-1).flip(-1)
+        tails = p.flip(-1).cumsum(-1).flip(-1).clamp_min(torch.finfo(p.dtype).tiny)
         q = tails[..., 1:]
-        diagonal = (p[..., :-1] * (q / tails[..., :-1]).nan_to_num(0.0)).sqrt()
+        diagonal = (p[..., :-1] * (q / tails[..., :-1])).sqrt()
         coefficient = self._coefficient(outputs, targets)
         if coefficient is not None:
             diagonal = diagonal * coefficient.reshape(n, -1, 1).sqrt()
-        share = (p.unsqueeze(-2) / q.unsqueeze(-1)).nan_to_num(0.0, posinf=0.0).triu(1)  # (n, positions, j, i): i > j
+        below = torch.ones(K - 1, K, dtype=p.dtype, device=p.device).triu(1)  # (j, i): i > j
+        share = p.unsqueeze(-2) * below / q.unsqueeze(-1)  # (n, positions, j, i)
         L = diagonal.unsqueeze(-1) * (torch.eye(K - 1, K, dtype=p.dtype, device=p.device) - share)
         L = L.to(outputs.dtype).flatten(1, 2)  # (n, columns, K)
 

@@ -214,22 +214,23 @@ def batch_norm(operation: Operation, bound: Mapping[str, Any], wanted: frozenset
 # Pools
 
 
-def max_pool2d(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Any, Pull]:
-    """Scatter back to where the maximum was."""
+def max_pool(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Any, Pull]:
+    """Scatter back to where the maximum was: in one, two or three dimensions."""
     x = bound["self"]
+    rank = x.dim() - 2
+    if rank != len(bound["kernel_size"]):  # no batch axis
+        return by_autograd(operation, bound, wanted)
     window = [bound[k] for k in ("kernel_size", "stride", "padding", "dilation", "ceil_mode")]
-    out, indices = aten.max_pool2d_with_indices(x, *window)
+    out, indices = getattr(aten, f"max_pool{rank}d_with_indices")(x, *window)
+    steps = bound["stride"] or bound["kernel_size"]
+    apart = bound["dilation"] == [1] * rank and all(s >= k for s, k in zip(steps, bound["kernel_size"], strict=True))
 
     def pull(G: Any) -> Cotangents:
-        g = G[0] if operation.many else G
-        R = g.shape[0]
-        like = x.new_empty(1).expand(R * x.shape[0], *x.shape[1:])  # only its shape is read
-        by_sample = g.stride(0) <= g.stride(1)
-        where = indices.unsqueeze(1) if by_sample else indices.unsqueeze(0)
-        where = where.expand(*((-1, R) if by_sample else (R, -1)), *indices.shape[1:]).flatten(0, 1)
-        return {
-            "self": stacked(lambda b: aten.max_pool2d_with_indices_backward(b.contiguous(), like, *window, where), g)
-        }
+        g = (G[0] if operation.many else G).transpose(0, 1).flatten(3)  # (n, R, C, windows)
+        where = indices.flatten(2).unsqueeze(1).expand_as(g)
+        back = g.new_zeros(*g.shape[:3], x[0, 0].numel())
+        (back.scatter_ if apart else back.scatter_add_)(3, where, g)
+        return {"self": back.transpose(0, 1).unflatten(3, x.shape[2:])}
 
     return ((out, indices) if operation.many else out), pull
 
@@ -283,31 +284,20 @@ def convolution(operation: Operation, bound: Mapping[str, Any], wanted: frozense
         return by_autograd(operation, bound, wanted)
     x, weight = bound["input"], bound["weight"]
     geometry = Geometry.of(bound)
-    transposed = "output_padding" in bound
     rank = len(geometry.kernel)
+    options = {"stride": geometry.stride, "dilation": geometry.dilation, "groups": geometry.groups}
+    if "output_padding" in bound:
+        conv = getattr(F, f"conv{rank}d")
+        return operation.call(bound), lambda G: {
+            "input": stacked(lambda b: conv(b, weight, padding=geometry.before, **options), G)
+        }
     lopsided = geometry.before != geometry.after  # padding="same" with an even kernel
-    padding = [0] * rank if lopsided else list(geometry.before)
-    padded = [*x.shape[1:2], *(s + sum(p) for s, p in zip(x.shape[2:], _pads(geometry), strict=True))]
+    options["padding"] = (0,) * rank if lopsided else geometry.before
+    options["output_padding"] = geometry.left_over(x.shape[2:])
+    transposed = getattr(F, f"conv_transpose{rank}d")
 
     def back(batch: Tensor) -> Tensor:
-        like = x.new_empty(1).expand(batch.shape[0], *(padded if lopsided else x.shape[1:]))
-        result: Tensor = aten.convolution_backward(
-            batch,
-            like,
-            weight,
-            None,
-            list(geometry.stride),
-            padding,
-            list(geometry.dilation),
-            transposed,
-            list(bound.get("output_padding", [0]) or [0]) if transposed else [0] * rank,
-            geometry.groups,
-            [True, False, False],
-        )[0]
+        result: Tensor = transposed(batch, weight, **options)
         return F.pad(result, [-p for p in geometry.pads]) if lopsided else result
 
     return operation.call(bound), lambda G: {"input": stacked(back, G)}
-
-
-def _pads(geometry: Geometry) -> list[tuple[int, int]]:
-    return list(zip(geometry.before, geometry.after, strict=True))

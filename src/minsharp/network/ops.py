@@ -79,6 +79,7 @@ _batch_norm = Row("input*weight + 1*weight + bias", pullback.batch_norm, _CHANNE
 _shape = Row("self", pullback.reshaped, rearranges=True)
 _axes = Row("self", pullback.permuted, rearranges=True)
 _homogeneous = Row("self")
+_max_pool = Row("self", pullback.max_pool)
 _compare = Row("step(self, other)")
 
 TABLE: dict[str, Row] = {
@@ -132,11 +133,12 @@ TABLE: dict[str, Row] = {
     "softshrink": Row("self + lambd"),
     "threshold": Row("self + threshold + value"),
     # pools
-    "max_pool1d": _homogeneous,
-    "max_pool2d": Row("self", pullback.max_pool2d),
-    "max_pool2d_with_indices": Row("self", pullback.max_pool2d),
-    "max_pool3d": _homogeneous,
-    "max_pool3d_with_indices": _homogeneous,
+    "max_pool1d": _max_pool,
+    "max_pool1d_with_indices": _max_pool,
+    "max_pool2d": _max_pool,
+    "max_pool2d_with_indices": _max_pool,
+    "max_pool3d": _max_pool,
+    "max_pool3d_with_indices": _max_pool,
     "adaptive_max_pool1d": _homogeneous,
     "adaptive_max_pool2d": _homogeneous,
     "adaptive_max_pool3d": _homogeneous,
