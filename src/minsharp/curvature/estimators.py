@@ -3,6 +3,7 @@
 Nothing here reads the network or shares code with the engine: plain autograd on the module as it is, in eval mode.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from statistics import fmean, stdev
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils import _pytree as pytree
 
 from ..errors import InputError
 from ..network.reader import Network, call_form, eval_mode, random_state_kept
@@ -24,10 +26,22 @@ from .stream import Batch, Data, batches, first_of
 Parameters = dict[str, Tensor]
 
 
-class _Objective:
+def _double(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.dtype.is_floating_point else tensor
+
+
+class Objective:
     """The criterion over all the data, as a function of some of the model's parameters."""
 
-    def __init__(self, model: nn.Module | Network, data: Data, criterion: Criterion | None, pattern: Pattern):
+    def __init__(
+        self,
+        model: nn.Module | Network,
+        data: Data,
+        criterion: Criterion | None = None,
+        pattern: Pattern = None,
+        *,
+        need_targets: bool = True,
+    ):
         self.model = model.module if isinstance(model, Network) else model
         self.loss: Loss = as_loss(nn.CrossEntropyLoss() if criterion is None else criterion)
         held = dict(self.model.named_parameters())
@@ -37,15 +51,28 @@ class _Objective:
         _, stream = first_of(batches(data))
         self.batches = [batch.to(self.device) for batch in stream]
         self.weight, self.samples = 0.0, sum(map(len, self.batches))
-        with self._prepared(), torch.no_grad():
-            for batch in self.batches:
-                outputs = self._outputs({}, batch)
+        with self.prepared(), torch.no_grad():
+            for i, batch in enumerate(self.batches):
+                outputs = self.outputs({}, batch)
                 self.loss.check(outputs, batch.targets)
+                if batch.targets is None and not need_targets:
+                    self.batches[i] = Batch(batch.inputs, self.loss.any_targets(outputs))
                 self.weight += self.loss.weight(outputs, batch.targets)
         self.divisor = self.weight if self.loss.mean else 1.0
 
+    def double(self) -> "Objective":
+        """The same in double precision."""
+        result = copy.copy(self)
+        result.model = copy.deepcopy(self.model).double()
+        result.parameters = {name: p.double() for name, p in self.parameters.items()}
+        result.batches = [
+            Batch(*pytree.tree_map_only(Tensor, _double, (batch.inputs, batch.targets))) for batch in self.batches
+        ]
+        return result
+
     @contextmanager
-    def _prepared(self) -> Iterator[None]:
+    def prepared(self) -> Iterator[None]:
+        """The model in eval mode, without fused kernels that lack second derivatives; as it was afterwards."""
         fast = torch.backends.mha.get_fastpath_enabled()
         with eval_mode(self.model), random_state_kept(self.device):
             torch.backends.mha.set_fastpath_enabled(False)
@@ -54,7 +81,8 @@ class _Objective:
             finally:
                 torch.backends.mha.set_fastpath_enabled(fast)
 
-    def _outputs(self, parameters: Parameters, batch: Batch) -> Tensor:
+    def outputs(self, parameters: Parameters, batch: Batch) -> Tensor:
+        """The outputs with some parameters replaced."""
         args, kwargs = call_form(self.model, batch.inputs)
         return functional_call(self.model, parameters, args, kwargs)
 
@@ -62,7 +90,7 @@ class _Objective:
         """The gradient of one batch's terms, already divided."""
         with torch.enable_grad():
             leaves = [p.requires_grad_() for p in parameters.values()]
-            total = self.loss.total(self._outputs(parameters, batch), batch.targets) / self.divisor
+            total = self.loss.total(self.outputs(parameters, batch), batch.targets) / self.divisor
             found = torch.autograd.grad(total, leaves, create_graph=create_graph, allow_unused=True)
         return tuple(torch.zeros_like(p) if g is None else g for p, g in zip(leaves, found, strict=True))
 
@@ -70,6 +98,18 @@ class _Objective:
         """The gradient over all the data."""
         parts = [self.gradient(parameters, batch) for batch in self.batches]
         return [torch.stack(rows).sum(0) for rows in zip(*parts, strict=True)]
+
+    def quadratic_form(self, name: str, v: Tensor) -> float:
+        """v^T H v for a direction v inside one parameter, by Hessian-vector products."""
+        total = 0.0
+        with self.prepared():
+            for batch in self.batches:
+                current = {name: self.parameters[name].clone()}
+                (gradient,) = self.gradient(current, batch, create_graph=True)
+                if gradient.requires_grad:
+                    (product,) = torch.autograd.grad(gradient, current[name], v, allow_unused=True)
+                    total += 0.0 if product is None else float((product * v).sum())
+        return total
 
     def result(self, diagonals: list[Tensor]) -> Diagonal:
         """Diagonals as a result; none of them claims to be exact but the baseline's."""
@@ -91,9 +131,9 @@ def baseline_diagonal(
     tensor([[1.0000, 0.2500],
             [1.0000, 0.2500]], dtype=torch.float64)
     """
-    objective = _Objective(model, data, loss, parameters)
+    objective = Objective(model, data, loss, parameters)
     diagonals = [torch.zeros_like(p) for p in objective.parameters.values()]
-    with objective._prepared():
+    with objective.prepared():
         for batch in objective.batches:
             current = {name: p.clone() for name, p in objective.parameters.items()}
             gradients = objective.gradient(current, batch, create_graph=True)
@@ -139,11 +179,11 @@ def hutchinson_trace(
     """
     if probes < 2:
         raise InputError(f"probes={probes}: expected at least 2, for a standard error")
-    objective = _Objective(model, data, loss, parameters)
+    objective = Objective(model, data, loss, parameters)
     generator = torch.Generator().manual_seed(seed)
     values = [0.0] * probes
     signs = [[_signs(p, generator) for p in objective.parameters.values()] for _ in range(probes)]
-    with objective._prepared():
+    with objective.prepared():
         for batch in objective.batches:
             current = {name: p.clone() for name, p in objective.parameters.items()}
             gradients = objective.gradient(current, batch, create_graph=True)
@@ -188,7 +228,7 @@ def tsuzuku_arxiv_diagonal(
 
     E over e ~ N(0, I) of e * (grad L(t + r e) - grad L(t - r e)) / (2 r).
     """
-    objective = _Objective(model, data, loss, parameters)
+    objective = Objective(model, data, loss, parameters)
 
     def probe(direction: list[Tensor]) -> list[Tensor]:
         steps = [radius * e for e in direction]
@@ -212,7 +252,7 @@ def tsuzuku_icml_diagonal(
 
     E over s of s * (grad L(t + r |t| s) - grad L(t - r |t| s)) / (2 r |t| + eps), negative entries set to zero.
     """
-    objective = _Objective(model, data, loss, parameters)
+    objective = Objective(model, data, loss, parameters)
     sizes = [radius * p.abs() for p in objective.parameters.values()]
 
     def probe(signs: list[Tensor]) -> list[Tensor]:
@@ -224,7 +264,7 @@ def tsuzuku_icml_diagonal(
     return objective.result([mean.clamp_min(0) for mean in means])
 
 
-def _difference(objective: _Objective, steps: list[Tensor]) -> list[Tensor]:
+def _difference(objective: Objective, steps: list[Tensor]) -> list[Tensor]:
     """The gradient one step ahead minus the gradient one step back."""
     ends = []
     for sign in (1, -1):
@@ -234,7 +274,7 @@ def _difference(objective: _Objective, steps: list[Tensor]) -> list[Tensor]:
 
 
 def _mean_over_probes(
-    objective: _Objective,
+    objective: Objective,
     probe: Callable[[list[Tensor]], list[Tensor]],
     draw: Callable[[Tensor, torch.Generator], Tensor],
     probes: int,
@@ -244,7 +284,7 @@ def _mean_over_probes(
         raise InputError(f"probes={probes}: expected at least 1")
     generator = torch.Generator().manual_seed(seed)
     totals = [torch.zeros_like(p, dtype=torch.float64) for p in objective.parameters.values()]
-    with objective._prepared():
+    with objective.prepared():
         for _ in range(probes):
             directions = [draw(p, generator) for p in objective.parameters.values()]
             for total, value in zip(totals, probe(directions), strict=True):

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import Literal
 
 from torch import Tensor, nn
 
@@ -11,10 +10,9 @@ from ..errors import InputError, NotExactError
 from ..network.reader import Network, read
 from .engine import CurvatureSum, Engine, What, check_finite
 from .losses import Criterion, as_loss
-from .results import Diagonal, Trace
+from .results import Diagonal, Kind, Trace
 from .stream import Data, batches, count, first_of
 
-Kind = Literal["hessian", "ggn"]
 Pattern = str | Sequence[str] | None
 
 
@@ -88,7 +86,7 @@ def _measure(
     curvature: Kind,
     memory: int | None,
     progress: bool,
-) -> tuple[CurvatureSum, str, str, bool, dict[str, bool]]:
+) -> tuple[CurvatureSum, Kind, str, bool, dict[str, bool], Network]:
     if curvature not in ("hessian", "ggn"):
         raise InputError(f"curvature={curvature!r}: expected 'hessian' or 'ggn'")
     if memory is not None and (not isinstance(memory, int) or memory <= 0):
@@ -105,7 +103,7 @@ def _measure(
     with _bar(count(data), progress) as advance:
         total = engine.run(stream, advance)
     exact = {name: bool(network.exactness[name]) for name in names}
-    return total, curvature, type(loss).__name__, loss.mean, exact
+    return total, curvature, type(loss).__name__, loss.mean, exact, network
 
 
 def matching(held: Mapping[str, Tensor], pattern: Pattern) -> list[str]:

@@ -54,6 +54,10 @@ class Loss(ABC):
     def needs_targets(self) -> bool:
         """Whether the Hessian depends on the targets."""
 
+    def any_targets(self, outputs: Tensor) -> Tensor:
+        """Targets that fit, for losses whose Hessian does not depend on them."""
+        return torch.zeros_like(outputs)
+
     @abstractmethod
     def rank(self, shape: tuple[int, ...]) -> int:
         """The number of columns for outputs of this shape (for one sample)."""
@@ -153,6 +157,10 @@ class CrossEntropy(Loss):
         wrong = targets[(targets != self.ignore) & ((targets < 0) | (targets >= classes))]
         if wrong.numel():
             raise LossError(f"target {int(wrong[0])} is not a class: the outputs have {classes} classes")
+
+    def any_targets(self, outputs: Tensor) -> Tensor:
+        """The first class throughout."""
+        return torch.zeros_like(outputs[:, 0], dtype=torch.int64)
 
     def total(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
         """As torch computes it."""

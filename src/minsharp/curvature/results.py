@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from torch import Tensor
 
 from ..errors import InputError
+from ..network.reader import Network
 from .engine import CurvatureSum
+
+Kind = Literal["hessian", "ggn"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -20,10 +23,11 @@ class _Curvature:
     """
 
     sum: CurvatureSum
-    kind: str
+    kind: Kind
     loss: str
     mean: bool
     exact: Mapping[str, bool]
+    network: Network | None = None
 
     @property
     def samples(self) -> int:
@@ -42,7 +46,7 @@ class _Curvature:
         )
         if mine != yours:
             raise InputError(f"these results measure different things: {mine} and {yours}")
-        return type(self)(self.sum + other.sum, self.kind, self.loss, self.mean, self.exact)
+        return type(self)(self.sum + other.sum, self.kind, self.loss, self.mean, self.exact, self.network)
 
     @property
     def _totals(self) -> dict[str, float]:
@@ -125,7 +129,7 @@ class Diagonal(_Curvature):
         """The traces that the diagonal adds up to."""
         sums = {name: value.sum() for name, value in self.sum.sums.items()}
         whole = CurvatureSum(sums, self.sum.weight, self.samples)
-        return Trace(whole, self.kind, self.loss, self.mean, self.exact)
+        return Trace(whole, self.kind, self.loss, self.mean, self.exact, self.network)
 
     @property
     def _totals(self) -> dict[str, float]:

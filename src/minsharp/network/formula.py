@@ -6,6 +6,7 @@ A formula is a sum of products over the operation's argument names:
     prelu         input + input*weight
     layer_norm    f(input)*weight + bias
     relu6         self + 1
+    zeros_like    0
     gt            step(self, other)
 
 ``f(...)`` is any nonlinear function, ``step(...)`` one that is piecewise constant, ``1`` a constant; a ``max``
@@ -13,8 +14,8 @@ over pieces is not written, because it changes neither reading: a piecewise-line
 linear one. Where it is also positively homogeneous (relu, but not relu6) it stands without the ``+ 1``.
 
 Two things are read off a formula. *Linearity*: the result is piecewise linear in a parameter that enters no
-``f`` and at most one factor of each product. *Scale*: every product has the scale of the result, and the
-arguments of ``f`` and ``step`` have scale one.
+``f`` and at most one factor of each product. *Scale*: every product has the scale of the result, and each
+argument of ``f`` and ``step``, which may be a product itself, has scale one.
 """
 
 import re
@@ -27,8 +28,19 @@ class Product:
     """One product of a formula."""
 
     linear: tuple[str, ...]
-    nonlinear: tuple[str, ...] = ()
-    step: tuple[str, ...] = ()
+    constant: bool = False
+    smooth: tuple[tuple[str, ...], ...] = ()
+    steps: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def nonlinear(self) -> tuple[str, ...]:
+        """The arguments inside ``f``."""
+        return tuple(name for group in self.smooth for name in group)
+
+    @property
+    def step(self) -> tuple[str, ...]:
+        """The arguments inside ``step``."""
+        return tuple(name for group in self.steps for name in group)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -48,19 +60,32 @@ class Formula:
         return frozenset(name for product in self.products for name in product.names)
 
 
+_NAME = r"\w+(?:\[\d+\])?"
+_FACTOR = re.compile(rf"\s*(?:(f|step)\(([^()]*)\)|({_NAME}))\s*(\*|$)")
+
+
+def _group(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split("*"))
+
+
 def _product(text: str) -> Product:
     linear: list[str] = []
-    opaque: dict[str, list[str]] = {"f": [], "step": []}
-    for factor in text.split("*"):
-        match = re.fullmatch(r"(?:(f|step)\(([\w, ]+)\)|(\w+(?:\[\d+\])?))", factor.strip())
+    constant = False
+    opaque: dict[str, list[tuple[str, ...]]] = {"f": [], "step": []}
+    at = 0
+    while at < len(text):
+        match = _FACTOR.match(text, at)
         if match is None:
-            raise ValueError(f"cannot read the factor {factor.strip()!r}")
-        function, inside, name = match.groups()
+            raise ValueError(f"cannot read the factor {text[at:].strip()!r}")
+        function, inside, name, _ = match.groups()
         if function:
-            opaque[function] += [part.strip() for part in inside.split(",")]
-        elif name != "1":
+            opaque[function] += [_group(part) for part in inside.split(",")]
+        elif name == "1":
+            constant = True
+        else:
             linear.append(name)
-    return Product(tuple(linear), tuple(opaque["f"]), tuple(opaque["step"]))
+        at = match.end()
+    return Product(tuple(linear), constant, tuple(opaque["f"]), tuple(opaque["step"]))
 
 
 @cache
@@ -69,7 +94,7 @@ def parse(text: str) -> Formula:
 
     >>> [product.linear for product in parse("input*weight + bias").products]
     [('input', 'weight'), ('bias',)]
-    >>> parse("f(query, key)*value").products[0].nonlinear
-    ('query', 'key')
+    >>> parse("f(query*key, mask)*value").products[0].smooth
+    (('query', 'key'), ('mask',))
     """
-    return Formula(tuple(_product(part) for part in text.split("+")))
+    return Formula(tuple(_product(part) for part in text.split("+")) if text != "0" else ())

@@ -40,6 +40,8 @@ def _nonlinear_in(product: Product, depends: Mapping[str, set[str]]) -> set[str]
 def _through(operation: Operation, known: Mapping[str, Dependence]) -> Dependence:
     """What the outputs of one operation depend on."""
     formula = row(operation).formula_of(operation)
+    if not formula.products:
+        return {}
     depends: dict[str, set[str]] = {}
     blame: dict[str, Operation | None] = {}
     flat = {name for product in formula.products for name in product.step}

@@ -1,10 +1,11 @@
 """The one table: what minsharp knows about each operation.
 
 A row says how the result depends on the arguments (`formula`, from which exactness and rescaling follow), how
-cotangents pass back (`pull`), and how they contract with a parameter at each argument (`contract`). To teach
-minsharp an operation, add one row, and one model to the zoo in ``tests/zoo.py``. Only the formula is required:
-without `pull` and `contract` the engine goes through autograd, slower and just as right. An operation that is not
-in the table counts as nonlinear in everything.
+cotangents pass back (`pull`), how they contract with a parameter at each argument (`contract`), and how scales pass
+through channel by channel (`channels`). To teach minsharp an operation, add one row, and one model to the zoo in
+``tests/zoo.py``. Only the formula is required: without `pull` and `contract` the engine goes through autograd, slower
+and just as right, and without `channels` all entries of a tensor are scaled alike. An operation that is not in the
+table counts as nonlinear in everything.
 """
 
 import re
@@ -16,6 +17,8 @@ from torch import Tensor
 from ..curvature import contract, pullback
 from ..curvature.contract import Contraction, Elementwise, Use
 from ..curvature.pullback import Pullback
+from . import channels
+from .channels import Rule
 from .formula import Formula, parse
 from .records import Operation
 
@@ -27,6 +30,7 @@ class Row:
     formula: str
     pull: Pullback = pullback.by_autograd
     contract: Mapping[str, Contraction] = field(default_factory=dict)
+    channels: Rule | None = None
     rearranges: bool = False
 
     def formula_of(self, operation: Operation) -> Formula:
@@ -73,27 +77,40 @@ _LAST_NORM = {"weight": Elementwise(contract.normalized), "bias": _BIAS}
 _PRODUCT = {"self": Elementwise(_other), "other": Elementwise(_other)}
 _SUM = {"self": _BIAS, "other": Elementwise(_alpha)}
 
-_conv = Row("input*weight + bias", pullback.convolution, _CONVOLUTION)
-_conv_transpose = Row("input*weight + bias", pullback.convolution, _TRANSPOSED)
-_batch_norm = Row("input*weight + 1*weight + bias", pullback.batch_norm, _CHANNEL_NORM)
-_shape = Row("self", pullback.reshaped, rearranges=True)
-_axes = Row("self", pullback.permuted, rearranges=True)
+_conv = Row("input*weight + bias", pullback.convolution, _CONVOLUTION, channels.convolution)
+_conv_transpose = Row("input*weight + bias", pullback.convolution, _TRANSPOSED, channels.convolution)
+_batch_norm = Row("input*weight + 1*weight + bias", pullback.batch_norm, _CHANNEL_NORM, channels.norm(True))
+_shape = Row("self", pullback.reshaped, channels=channels.moved, rearranges=True)
+_axes = Row("self", pullback.permuted, channels=channels.moved, rearranges=True)
+_dropout = Row("input", pullback.reshaped, channels=channels.entrywise, rearranges=True)
 _homogeneous = Row("self")
-_max_pool = Row("self", pullback.max_pool)
+_moved = Row("self", channels=channels.moved)
+_entry = Row("self", channels=channels.entrywise)
+_window = Row("self", channels=channels.windows)
+_along = Row("self", channels=channels.reduced)
+_max_pool = Row("self", pullback.max_pool, channels=channels.windows)
+_zeros = Row("0", channels=channels.zeros)
 _compare = Row("step(self, other)")
 
 TABLE: dict[str, Row] = {
     # weights meet inputs
-    "linear": Row("input*weight + bias", pullback.linear, {"weight": contract.Matrix("input"), "bias": _BIAS}),
+    "linear": Row(
+        "input*weight + bias",
+        pullback.linear,
+        {"weight": contract.Matrix("input"), "bias": _BIAS},
+        channels.matrix("weight", "input", "bias"),
+    ),
     "matmul": Row(
         "self*other",
         pullback.matmul,
         {"other": contract.Matrix("self", transposed=True), "self": contract.MatrixFromLeft("other")},
+        channels.matrices,
     ),
     "mm": Row(
         "self*mat2",
         pullback.matmul,
         {"mat2": contract.Matrix("self", transposed=True), "self": contract.MatrixFromLeft("mat2")},
+        channels.matrices,
     ),
     "bmm": Row("self*mat2", pullback.matmul),
     "addmm": Row("self + mat1*mat2"),
@@ -104,34 +121,37 @@ TABLE: dict[str, Row] = {
     "conv_transpose1d": _conv_transpose,
     "conv_transpose2d": _conv_transpose,
     "conv_transpose3d": _conv_transpose,
-    "embedding": Row("weight", contract={"weight": contract.Embedding()}),
+    "embedding": Row("weight", contract={"weight": contract.Embedding()}, channels=channels.embedding),
     "_weight_norm": Row("f(v)*g"),
     # norms
     "batch_norm": _batch_norm,
     "_native_batch_norm_legit_no_training": _batch_norm,
-    "layer_norm": Row("f(input)*weight + bias", contract=_LAST_NORM),
-    "native_layer_norm": Row("f(input)*weight + bias", contract=_LAST_NORM),
-    "rms_norm": Row("f(input)*weight", contract={"weight": Elementwise(contract.normalized)}),
-    "group_norm": Row("f(input)*weight + bias", contract=_CHANNEL_NORM),
-    "instance_norm": Row("f(input)*weight + bias", contract=_CHANNEL_NORM),
+    "layer_norm": Row("f(input)*weight + bias", contract=_LAST_NORM, channels=channels.norm(False)),
+    "native_layer_norm": Row("f(input)*weight + bias", contract=_LAST_NORM, channels=channels.norm(False)),
+    "rms_norm": Row(
+        "f(input)*weight", contract={"weight": Elementwise(contract.normalized)}, channels=channels.norm(False)
+    ),
+    "group_norm": Row("f(input)*weight + bias", contract=_CHANNEL_NORM, channels=channels.norm(True)),
+    "instance_norm": Row("f(input)*weight + bias", contract=_CHANNEL_NORM, channels=channels.norm(True)),
     # activations: positively homogeneous
-    "relu": Row("self", pullback.relu),
-    "leaky_relu": Row("self", pullback.elementwise(pullback.leaky_slope)),
+    "relu": Row("self", pullback.relu, channels=channels.entrywise),
+    "leaky_relu": Row("self", pullback.elementwise(pullback.leaky_slope), channels=channels.entrywise),
     "prelu": Row(
         "self + self*weight",
         contract={"weight": Elementwise(lambda use: use.one("self").clamp_max(0), channel=True)},
+        channels=channels.slope,
     ),
-    "abs": Row("self", pullback.elementwise(lambda bound, out: bound["self"].sign())),
+    "abs": Row("self", pullback.elementwise(lambda bound, out: bound["self"].sign()), channels=channels.entrywise),
     # activations: piecewise linear; homogeneous only where the corners are at zero
-    "relu6": Row("self + 1"),
-    "hardtanh": Row("self + min_val + max_val"),
-    "clamp": Row("self + min + max"),
-    "clamp_min": Row("self + min"),
-    "clamp_max": Row("self + max"),
-    "hardsigmoid": Row("self + 1"),
-    "hardshrink": Row("self + lambd"),
-    "softshrink": Row("self + lambd"),
-    "threshold": Row("self + threshold + value"),
+    "relu6": Row("self + 1", channels=channels.entrywise),
+    "hardtanh": Row("self + min_val + max_val", channels=channels.entrywise),
+    "clamp": Row("self + min + max", channels=channels.entrywise),
+    "clamp_min": Row("self + min", channels=channels.entrywise),
+    "clamp_max": Row("self + max", channels=channels.entrywise),
+    "hardsigmoid": Row("self + 1", channels=channels.entrywise),
+    "hardshrink": Row("self + lambd", channels=channels.entrywise),
+    "softshrink": Row("self + lambd", channels=channels.entrywise),
+    "threshold": Row("self + threshold + value", channels=channels.entrywise),
     # pools
     "max_pool1d": _max_pool,
     "max_pool1d_with_indices": _max_pool,
@@ -139,24 +159,24 @@ TABLE: dict[str, Row] = {
     "max_pool2d_with_indices": _max_pool,
     "max_pool3d": _max_pool,
     "max_pool3d_with_indices": _max_pool,
-    "adaptive_max_pool1d": _homogeneous,
-    "adaptive_max_pool2d": _homogeneous,
-    "adaptive_max_pool3d": _homogeneous,
-    "avg_pool1d": _homogeneous,
-    "avg_pool2d": Row("self", pullback.avg_pool2d),
-    "avg_pool3d": _homogeneous,
-    "adaptive_avg_pool1d": _homogeneous,
-    "adaptive_avg_pool2d": _homogeneous,
-    "adaptive_avg_pool3d": _homogeneous,
-    "_adaptive_avg_pool2d": _homogeneous,
-    "upsample_nearest1d": _homogeneous,
-    "upsample_nearest2d": _homogeneous,
-    "upsample_nearest3d": _homogeneous,
-    "upsample_linear1d": _homogeneous,
-    "upsample_bilinear2d": _homogeneous,
-    "upsample_bicubic2d": _homogeneous,
-    "pixel_shuffle": _homogeneous,
-    "pixel_unshuffle": _homogeneous,
+    "adaptive_max_pool1d": _window,
+    "adaptive_max_pool2d": _window,
+    "adaptive_max_pool3d": _window,
+    "avg_pool1d": _window,
+    "avg_pool2d": Row("self", pullback.avg_pool2d, channels=channels.windows),
+    "avg_pool3d": _window,
+    "adaptive_avg_pool1d": _window,
+    "adaptive_avg_pool2d": _window,
+    "adaptive_avg_pool3d": _window,
+    "_adaptive_avg_pool2d": _window,
+    "upsample_nearest1d": _window,
+    "upsample_nearest2d": _window,
+    "upsample_nearest3d": _window,
+    "upsample_linear1d": _window,
+    "upsample_bilinear2d": _window,
+    "upsample_bicubic2d": _window,
+    "pixel_shuffle": _moved,
+    "pixel_unshuffle": _moved,
     # the same entries under another shape
     "view": _shape,
     "_unsafe_view": _shape,
@@ -168,9 +188,9 @@ TABLE: dict[str, Row] = {
     "contiguous": _shape,
     "clone": _shape,
     "alias": _shape,
-    "dropout": Row("input", pullback.reshaped, rearranges=True),
-    "feature_dropout": Row("input", pullback.reshaped, rearranges=True),
-    "alpha_dropout": Row("input", pullback.reshaped, rearranges=True),
+    "dropout": _dropout,
+    "feature_dropout": _dropout,
+    "alpha_dropout": _dropout,
     "permute": _axes,
     "transpose": _axes,
     "t": _axes,
@@ -179,58 +199,62 @@ TABLE: dict[str, Row] = {
     "movedim": _axes,
     "swapaxes": _axes,
     # some of the entries, or several times
-    "select": _homogeneous,
-    "slice": _homogeneous,
-    "narrow": _homogeneous,
+    "select": _moved,
+    "slice": _moved,
+    "narrow": _moved,
     "index": _homogeneous,
     "index_select": _homogeneous,
     "gather": _homogeneous,
-    "flip": _homogeneous,
-    "roll": _homogeneous,
-    "expand": Row("self", contract={"self": _BIAS}),
-    "repeat": _homogeneous,
+    "flip": _moved,
+    "roll": _moved,
+    "expand": Row("self", contract={"self": _BIAS}, channels=channels.moved),
+    "repeat": _moved,
     "repeat_interleave": _homogeneous,
-    "chunk": _homogeneous,
-    "split": _homogeneous,
-    "split_with_sizes": _homogeneous,
-    "unbind": _homogeneous,
-    "unfold": _homogeneous,
+    "chunk": _moved,
+    "split": _moved,
+    "split_with_sizes": _moved,
+    "unbind": _moved,
+    "unfold": _moved,
     "im2col": _homogeneous,
-    "tril": _homogeneous,
-    "triu": _homogeneous,
-    "constant_pad_nd": Row("self + value"),
-    "pad": Row("self + value"),
-    "reflection_pad1d": _homogeneous,
-    "reflection_pad2d": _homogeneous,
-    "replication_pad1d": _homogeneous,
-    "replication_pad2d": _homogeneous,
-    "to": _homogeneous,
-    "_to_copy": _homogeneous,
-    "type_as": _homogeneous,
+    "tril": _entry,
+    "triu": _entry,
+    "constant_pad_nd": Row("self + value", channels=channels.moved),
+    "pad": Row("self + value", channels=channels.moved),
+    "reflection_pad1d": _window,
+    "reflection_pad2d": _window,
+    "replication_pad1d": _window,
+    "replication_pad2d": _window,
+    "to": _entry,
+    "_to_copy": _entry,
+    "type_as": _entry,
     # sums and maxima
-    "add": Row("self + other", pullback.added, _SUM),
-    "sub": Row("self + other", pullback.added, _SUM),
-    "rsub": Row("self + other"),
-    "neg": Row("self", pullback.elementwise(lambda bound, out: -1.0)),
-    "cat": Row("sum(tensors)", pullback.concatenated),
-    "stack": Row("sum(tensors)"),
-    "sum": Row("self", pullback.averaged),
-    "mean": Row("self", pullback.averaged),
-    "cumsum": _homogeneous,
-    "maximum": Row("self + other"),
-    "minimum": Row("self + other"),
-    "max": Row("self + other"),
-    "min": Row("self + other"),
-    "amax": _homogeneous,
-    "amin": _homogeneous,
-    "topk": _homogeneous,
-    "sort": _homogeneous,
-    "where": Row("self + other"),
-    "masked_fill": Row("self + value"),
+    "add": Row("self + other", pullback.added, _SUM, channels.entrywise),
+    "sub": Row("self + other", pullback.added, _SUM, channels.entrywise),
+    "rsub": Row("self + other", channels=channels.entrywise),
+    "neg": Row("self", pullback.elementwise(lambda bound, out: -1.0), channels=channels.entrywise),
+    "cat": Row("sum(tensors)", pullback.concatenated, channels=channels.moved),
+    "stack": Row("sum(tensors)", channels=channels.moved),
+    "sum": Row("self", pullback.averaged, channels=channels.reduced),
+    "mean": Row("self", pullback.averaged, channels=channels.reduced),
+    "cumsum": _along,
+    "maximum": Row("self + other", channels=channels.entrywise),
+    "minimum": Row("self + other", channels=channels.entrywise),
+    "max": Row("self + other", channels=channels.maxima),
+    "min": Row("self + other", channels=channels.maxima),
+    "amax": _along,
+    "amin": _along,
+    "topk": _along,
+    "sort": _along,
+    "where": Row("self + other", channels=channels.entrywise),
+    "masked_fill": Row("self + value", channels=channels.entrywise),
     # products
-    "mul": Row("self*other", pullback.multiplied, _PRODUCT),
-    "div": Row("self*f(other)", contract={"self": Elementwise(_divided)}),
-    "scaled_dot_product_attention": Row("f(query, key, attn_mask)*value"),
+    "mul": Row("self*other", pullback.multiplied, _PRODUCT, channels.entrywise),
+    "div": Row("self*f(other)", contract={"self": Elementwise(_divided)}, channels=channels.entrywise),
+    "scaled_dot_product_attention": Row("f(query*key, attn_mask)*value", channels=channels.attention),
+    # nothing
+    "zeros": _zeros,
+    "zeros_like": _zeros,
+    "new_zeros": _zeros,
     # piecewise constant
     "gt": _compare,
     "ge": _compare,

@@ -1,0 +1,1 @@
+"""Numbers that say how sharp a minimum is."""

@@ -1,0 +1,286 @@
+"""Minimum sharpness: the least trace of the Hessian over all rescalings that keep the function.
+
+Under a rescaling with log-scales t the gradient with respect to an entry of P is divided by its factor, so that
+entry's curvature by the factor squared (the paper's Proposition 2). The minimum over the group t = A z is
+
+    MS = min_z  sum_e c_e exp(-2 (A z)_e)
+
+with c the traces (scope "layer") or the diagonal (scope "neuron"). For a chain of D layers without biases it is
+D (prod_d Tr[H_d])^(1/D), the paper's Theorem 1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from math import exp, inf, lcm, log
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..curvature.hessian import Pattern, hessian_diagonal, hessian_trace
+from ..curvature.losses import Criterion
+from ..curvature.results import Diagonal, Kind, Trace
+from ..curvature.stream import Data
+from ..errors import InputError
+from ..network.reader import Network
+from ..network.rescale import rescale
+from ..network.symmetry import Scales, Scope, Symmetries, group
+
+Curvature = Trace | Diagonal
+
+
+@dataclass(frozen=True, repr=False)
+class MinimumSharpness:
+    """The minimum, a certified lower bound, and the rescaling that attains it.
+
+    ``by_parameter`` holds each parameter's trace in the rescaled network; ``scales`` goes into `minsharp.rescale`.
+    """
+
+    value: float
+    lower_bound: float
+    trace: float
+    status: str
+    attained: bool
+    scope: Scope
+    by_parameter: Mapping[str, float]
+    pinned: Mapping[str, str]
+    curvature: Kind
+    loss: str
+    samples: int
+    exact: Mapping[str, bool]
+    symmetries: Symmetries = field(repr=False)
+    z: Tensor = field(repr=False)
+    before: Mapping[str, float] = field(repr=False)
+
+    @cached_property
+    def scales(self) -> Scales:
+        """A factor for every parameter that moves."""
+        return self.symmetries.scales(self.z)
+
+    @cached_property
+    def power_of_two_scales(self) -> Scales:
+        """The nearest rescaling whose factors are powers of two: it changes no bit of the outputs."""
+        coefficients = self.symmetries.nodes.coefficient.tolist()
+        whole = lcm(*(Fraction(c).limit_denominator(64).denominator for c in coefficients)) if coefficients else 1
+        step = whole * log(2)
+        z = (self.z / step).round() * step
+        powers = {name: (t / log(2)).round() for name, t in self.symmetries.log_scales(z).items()}
+        factors = {name: torch.exp2(p) for name, p in powers.items() if name not in self.pinned}
+        return {name: float(f) if f.numel() == 1 else f for name, f in factors.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain Python: ready for json."""
+        scales = {n: f.tolist() if isinstance(f, Tensor) else f for n, f in self.scales.items()}
+        names = ("value", "lower_bound", "trace", "status", "attained", "scope", "curvature", "loss", "samples")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "by_parameter": dict(self.by_parameter),
+            "before": dict(self.before),
+            "scales": scales,
+            "pinned": dict(self.pinned),
+            "exact": dict(self.exact),
+        }
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = [("parameter", "trace before", "trace after", "factor")]
+        for name, after in self.by_parameter.items():
+            rows.append((name, f"{self.before[name]:.6g}", f"{after:.6g}", _range(self.scales.get(name))))
+        return [*rows, ("total", f"{self.trace:.6g}", f"{self.value:.6g}", "")]
+
+    def __repr__(self) -> str:
+        kind = {"hessian": "Hessian", "ggn": "Gauss-Newton matrix"}[self.curvature]
+        head = f"Minimum sharpness {self.value:.6g}, from a trace of {self.trace:.6g} ({kind}, scope {self.scope!r})"
+        rows = self._rows()
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        lines = ["  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in (1, 2, 3))]) for row in rows]
+        rule = "-" * len(lines[0])
+        return "\n".join([head, self.status, lines[0], rule, *lines[1:-1], rule, lines[-1]])
+
+
+def _range(factor: float | Tensor | None) -> str:
+    if factor is None:
+        return "pinned"
+    if isinstance(factor, Tensor):
+        return f"{float(factor.min()):.3g} to {float(factor.max()):.3g}"
+    return f"{factor:.4g}"
+
+
+def minimum_sharpness(
+    model: nn.Module | Network,
+    data: Data | Curvature,
+    loss: Criterion | None = None,
+    *,
+    scope: Scope = "layer",
+    curvature: Kind = "hessian",
+    parameters: Pattern = None,
+    memory: int | None = None,
+    progress: bool = False,
+) -> MinimumSharpness:
+    """The least trace of the Hessian over all networks that compute the same function: no rescaling can fool it.
+
+    ``scope="layer"`` rescales whole parameter tensors, as the paper does; ``scope="neuron"`` rescales every channel by
+    itself, and its minimum is lower. ``data`` may also be a result of `hessian_trace` or `hessian_diagonal` (scope
+    "neuron" needs the diagonal): then the data is not touched again. The other arguments are those of `hessian_trace`.
+    Parameters that are not measured stay as they are.
+
+    For a chain without biases, D (prod_d Tr[H_d])^(1/D):
+
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 3, bias=False))
+    >>> result = minimum_sharpness(model, torch.randn(16, 4))
+    >>> first, second = result.before.values()
+    >>> abs(result.value / (2 * (first * second) ** 0.5) - 1) < 1e-12
+    True
+    """
+    measured = data if isinstance(data, Trace | Diagonal) else None
+    if scope not in ("layer", "neuron"):
+        raise InputError(f"scope={scope!r}: expected 'layer' or 'neuron'")
+    if measured is None:
+        measure: Any = hessian_trace if scope == "layer" else hessian_diagonal
+        measured = measure(
+            model, data, loss, parameters=parameters, curvature=curvature, memory=memory, progress=progress
+        )
+    network = model if isinstance(model, Network) else measured.network
+    if network is None or not set(measured.exact) <= set(network.graph.parameters):
+        raise InputError(
+            f"these results are not of this network, or do not say of which: {list(measured.exact)}. Pass the network "
+            "that was measured: minimum_sharpness(minsharp.read(model, example), results)"
+        )
+    return _minimise_over(network, measured, scope)
+
+
+def _minimise_over(network: Network, measured: Curvature, scope: Scope) -> MinimumSharpness:
+    """The minimum from curvature that has been measured."""
+    import numpy as np
+    import scipy.sparse
+
+    from ..solve.geometric import minimise
+
+    if scope == "neuron" and isinstance(measured, Trace):
+        raise InputError('scope="neuron" needs the diagonal: pass hessian_diagonal(model, data)')
+    blocks = _curvatures(measured, scope)
+    fixed = [name for name in network.graph.parameters if name not in blocks]
+    symmetries = group(network, scope, fixed)
+    c, plus, minus, owner = _terms(blocks, symmetries)
+    nodes = symmetries.nodes
+    N = scipy.sparse.csr_array(
+        (nodes.coefficient.numpy(), (nodes.form.numpy(), nodes.number.numpy())),
+        shape=(nodes.count, symmetries.dimension),
+    )
+    A = N[plus] - N[minus] if symmetries.dimension else scipy.sparse.csr_array((len(c), 0))
+    A.eliminate_zeros()
+    with np.errstate(divide="ignore"):
+        log_c = np.log(c)
+    solution = minimise(log_c, A)
+    z = torch.from_numpy(np.asarray(solution.z, dtype=np.float64))
+    with np.errstate(over="ignore"):
+        after = np.bincount(owner, np.exp(log_c - 2 * (A @ solution.z)), minlength=len(blocks))
+    before = {name: float(block.sum()) for name, block in blocks.items()}
+    vanishing = [name for i, name in enumerate(blocks) if solution.vanishing[owner == i].any()]
+    value, bound = _exp(solution.log_value), _exp(solution.log_bound)
+    return MinimumSharpness(
+        value=value,
+        lower_bound=min(bound, value),
+        trace=sum(before.values()),
+        status=_status(symmetries, before, vanishing, solution.log_value, solution.log_bound),
+        attained=solution.attained,
+        scope=scope,
+        by_parameter=dict(zip(blocks, after.tolist(), strict=True)),
+        pinned={name: why for name, why in symmetries.pinned.items() if name in blocks},
+        curvature=measured.kind,
+        loss=measured.loss,
+        samples=measured.samples,
+        exact=measured.exact,
+        symmetries=symmetries,
+        z=z,
+        before=before,
+    )
+
+
+def _curvatures(measured: Curvature, scope: Scope) -> dict[str, Tensor]:
+    """The curvature of every measured parameter: a number, or one per entry."""
+    source = measured.trace if scope == "layer" and isinstance(measured, Diagonal) else measured
+    blocks = {n: torch.as_tensor(v, dtype=torch.float64).cpu() for n, v in source.by_parameter.items()}
+    for name, block in blocks.items():
+        if not bool((torch.isfinite(block) & (block >= 0)).all()):
+            bad = block[~(torch.isfinite(block) & (block >= 0))].flatten()[0]
+            raise InputError(f"the curvature of '{name}' is {float(bad)}: expected finite numbers, none negative")
+    return blocks
+
+
+def _terms(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, ...]:
+    """Every (c, plus, minus) of the objective, summed over entries that share a scale, and which parameter it is of."""
+    parts = []
+    for i, (name, block) in enumerate(blocks.items()):
+        exponent = symmetries.exponents[name]
+        plus, minus = torch.broadcast_tensors(exponent.plus, exponent.minus)
+        extra = block.dim() - plus.dim()
+        shared = [d for d in range(block.dim()) if d < extra or plus.shape[d - extra] == 1]
+        c = block.sum(shared, keepdim=True) if shared else block
+        c = c.reshape(c.shape[extra:]).expand(plus.shape)
+        parts.append((c.flatten(), plus.flatten(), minus.flatten(), torch.full((plus.numel(),), i)))
+    return tuple(torch.cat(column).numpy() for column in zip(*parts, strict=True))
+
+
+def _exp(x: float) -> float:
+    try:
+        return exp(x)
+    except OverflowError:
+        return inf
+
+
+def _status(
+    symmetries: Symmetries, before: Mapping[str, float], vanishing: list[str], log_value: float, log_bound: float
+) -> str:
+    if not any(before.values()):
+        return "zero: the curvature vanishes on this data"
+    if not symmetries.dimension:
+        reasons = dict.fromkeys(symmetries.pinned.values())
+        return "nothing to rescale, the minimum is the trace; pinned by " + "; ".join(reasons)
+    if vanishing:
+        return (
+            "infimum, not attained: rescaling for ever makes the curvature of "
+            + ", ".join(vanishing)
+            + " vanish, in whole or in part; the scales go part of the way"
+        )
+    return f"minimum, certified to {max(log_value - log_bound, 0.0):.0e}"
+
+
+def flattest(
+    model: nn.Module | Network,
+    data: Data | Curvature,
+    loss: Criterion | None = None,
+    *,
+    scope: Scope = "neuron",
+    power_of_two: bool = False,
+    curvature: Kind = "hessian",
+    parameters: Pattern = None,
+    memory: int | None = None,
+    progress: bool = False,
+) -> nn.Module:
+    """The flattest network that computes the same function: a copy whose trace is the minimum sharpness.
+
+    With ``power_of_two=True`` all factors are rounded to powers of two, and the outputs are the same bit for bit.
+
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> x = torch.randn(16, 4)
+    >>> flat = flattest(model, x, power_of_two=True)
+    >>> torch.equal(model(x), flat(x))
+    True
+    >>> hessian_trace(flat, x).total < hessian_trace(model, x).total
+    True
+    """
+    result = minimum_sharpness(
+        model,
+        data,
+        loss,
+        scope=scope,
+        curvature=curvature,
+        parameters=parameters,
+        memory=memory,
+        progress=progress,
+    )
+    return rescale(model, result.power_of_two_scales if power_of_two else result.scales)

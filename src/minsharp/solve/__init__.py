@@ -1,0 +1,1 @@
+"""Minimising a sum of exponentials, with a proof."""

@@ -1,0 +1,241 @@
+"""The geometric program behind minimum sharpness, for one factor per layer or one per neuron alike.
+
+    minimise   f(z) = sum_e c_e exp(-2 (A z)_e)        over z, with c_e >= 0
+
+log f is convex. We minimise the smoothed maximum (1/b) log sum exp(b ...) for b growing to 1, each by Newton's method:
+where the c_e span hundreds of orders of magnitude, log f alone is all corners and no curvature.
+
+A lower bound comes from the dual: for weights w >= 0 with sum w = 1 and A^T w = 0, log f(z) >= sum_e w_e log(c_e / w_e)
+whatever z. At the minimum the terms' shares of f are such weights; near it, one Newton step makes them so.
+
+The infimum may lie at infinity: a term that can be shrunk for ever without another one growing is left out, and the
+answer says so.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+import scipy.sparse
+import scipy.sparse.csgraph
+import scipy.sparse.linalg
+
+Array = np.ndarray[Any, Any]
+DENSE = 1500  # up to this many unknowns, factor the Hessian; above, conjugate gradients
+SMALL = 1 << 20  # up to this many entries, a plain matrix is faster than a sparse one
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Where the minimum is, what it is (as a logarithm), a lower bound on it, and which terms vanish at infinity."""
+
+    z: Array
+    log_value: float
+    log_bound: float
+    vanishing: Array
+    iterations: int
+
+    @property
+    def attained(self) -> bool:
+        """Whether some network has this value, rather than only comes as near as one likes."""
+        return not self.vanishing.any()
+
+
+def minimise(log_c: Array, A: Any) -> Solution:
+    """Minimise sum exp(log_c - 2 A z). ``A`` is (terms, unknowns), sparse; ``log_c`` may hold -inf."""
+    A = scipy.sparse.csr_array(A)
+    unknowns = A.shape[1]
+    present = np.isfinite(log_c)
+    vanishing = np.zeros(len(log_c), dtype=bool)
+    direction = np.zeros(unknowns)
+    if unknowns and present.any():
+        lost, direction = _vanishing(A[present])
+        vanishing[np.flatnonzero(present)[lost]] = True
+    kept = present & ~vanishing
+    if not kept.any():
+        return Solution(_far(direction, A, vanishing), -np.inf, -np.inf, vanishing, 0)
+    problem = _Problem(log_c[kept], A[kept])
+    z, iterations = problem.solve()
+    log_value, log_bound = problem.log_value(z), problem.log_bound(z)
+    if vanishing.any():
+        z = z + _far(direction, A, vanishing)
+    return Solution(z, log_value, min(log_bound, log_value), vanishing, iterations)
+
+
+def _far(direction: Array, A: Any, vanishing: Array) -> Array:
+    """A finite step towards infinity: vanishing terms shrink 1e-8 times, no factor moves more than a million times."""
+    if not vanishing.any() or not direction.any():
+        return np.zeros_like(direction)
+    slowest = (A[vanishing] @ direction).min()
+    reach = np.abs(A @ direction).max()
+    return direction * min(0.5 * np.log(1e8) / slowest, np.log(1e6) / reach)
+
+
+class _Problem:
+    """Terms that all stay."""
+
+    def __init__(self, log_c: Array, A: Any):
+        self.log_c = log_c
+        self.unknowns = A.shape[1]
+        self.A: Any = A.toarray() if np.prod(A.shape) <= SMALL else A
+
+    def _exponents(self, z: Array) -> Array:
+        return self.log_c - 2 * (self.A @ z)
+
+    def log_value(self, z: Array) -> float:
+        """log f."""
+        return _log_sum(self._exponents(z))
+
+    def solve(self) -> tuple[Array, int]:
+        """From smooth to sharp."""
+        z, iterations = np.zeros(self.unknowns), 0
+        if not self.unknowns:
+            return z, 0
+        spread = float(np.ptp(self.log_c))
+        sharpness = min(1.0, 4 / spread) if spread else 1.0
+        while True:
+            z, steps = self._newton(z, sharpness)
+            iterations += steps
+            if sharpness == 1.0:
+                return self._polish(z), iterations
+            sharpness = min(1.0, 4 * sharpness)
+
+    def _newton(self, z: Array, b: float) -> tuple[Array, int]:
+        """Minimise (1/b) log sum exp(b (log_c - 2 A z)), damped."""
+        tolerance = 1e-16 if b == 1.0 else 1e-3 / b
+        value = _log_sum(b * self._exponents(z)) / b
+        for iteration in range(200):
+            w = _shares(b * self._exponents(z))
+            slope = -2 * (self.A.T @ w)
+            step = self._hessian_solver(w)(-slope / (4 * b))
+            decrease = -float(slope @ step)
+            if decrease <= tolerance:
+                return z, iteration
+            size = 1.0
+            while True:
+                moved = z + size * step
+                new = _log_sum(b * self._exponents(moved)) / b
+                if new <= value - 1e-4 * size * decrease:
+                    break
+                size /= 2
+                if size < 1e-10:  # nothing left but rounding
+                    return z, iteration
+            z, value = moved, new
+        return z, 200
+
+    def _polish(self, z: Array) -> Array:
+        """The value is flat at its minimum and shows half the digits of z: go on for as long as the slope falls."""
+        w = _shares(self._exponents(z))
+        slope = self.A.T @ w
+        for _ in range(5):
+            moved = z + self._hessian_solver(w)(slope) / 2
+            w = _shares(self._exponents(moved))
+            new = self.A.T @ w
+            if not np.abs(new).max() < np.abs(slope).max():
+                break
+            z, slope = moved, new
+        return z
+
+    def _hessian_solver(self, w: Array) -> Callable[[Array], Array]:
+        """Solve (A^T diag(w) A) x = y, with a touch of ridge for directions that no term of weight feels."""
+        if self.unknowns <= DENSE:
+            if isinstance(self.A, np.ndarray):
+                H = (self.A.T * w) @ self.A
+            else:
+                H = (self.A.T @ (scipy.sparse.diags_array(w) @ self.A)).toarray()
+            H[np.diag_indices_from(H)] += 1e-14 * H.diagonal().max() + 1e-300
+            factor = scipy.linalg.cho_factor(H, check_finite=False)
+            return lambda y: scipy.linalg.cho_solve(factor, y, check_finite=False)
+        diagonal = (self.A.power(2).T @ w) + 1e-300
+        ridge = 1e-14 * diagonal.max()
+        shape = (self.unknowns, self.unknowns)
+        operator = scipy.sparse.linalg.LinearOperator(shape, lambda x: self.A.T @ (w * (self.A @ x)) + ridge * x)
+        inverse = scipy.sparse.linalg.LinearOperator(shape, lambda x: x / (diagonal + ridge))
+        return lambda y: scipy.sparse.linalg.cg(operator, y, M=inverse, rtol=1e-10, maxiter=2000)[0]
+
+    def log_bound(self, z: Array) -> float:
+        """The dual's lower bound: the shares at z, moved onto A^T w = 0 by one Newton step."""
+        w = _shares(self._exponents(z))
+        if self.unknowns:
+            w = w * (1 - self.A @ self._hessian_solver(w)(self.A.T @ w))
+        w = np.maximum(w, 0)
+        w /= w.sum()
+        some = w > 0
+        dual = float(np.sum(w[some] * (self.log_c[some] - np.log(w[some]))))
+        rest = abs(float((self.A.T @ w) @ z)) if self.unknowns else 0.0
+        return dual - 2 * rest - 1e-15
+
+
+def _log_sum(x: Array) -> float:
+    top = x.max()
+    return float(top + np.log(np.exp(x - top).sum()))
+
+
+def _shares(x: Array) -> Array:
+    w = np.exp(x - x.max())
+    return w / w.sum()
+
+
+# Terms that vanish at infinity
+
+
+def _vanishing(A: Any) -> tuple[Array, Array]:
+    """The terms that some direction shrinks while none grows, and such a direction."""
+    found = _by_cycles(A)
+    return _by_linear_program(A) if found is None else found
+
+
+def _by_cycles(A: Any) -> tuple[Array, Array] | None:
+    """If each term compares two scales, or one with the fixed one: a term stays if it lies on a directed cycle.
+
+    Terms are edges from the scale they subtract to the scale they add. Weights w with A^T w = 0 are circulations, and
+    an edge carries one if and only if both its ends are strongly connected.
+    """
+    counts = np.diff(A.indptr)
+    if not np.isin(A.data, (1.0, -1.0)).all() or counts.max(initial=0) > 2:
+        return None
+    ground = A.shape[1]
+    ends = np.full((2, A.shape[0]), ground)  # (tail, head)
+    rows = np.repeat(np.arange(A.shape[0]), counts)
+    for sign, side in ((-1.0, 0), (1.0, 1)):
+        chosen = A.data == sign
+        if len(np.unique(rows[chosen])) != chosen.sum():
+            return None
+        ends[side, rows[chosen]] = A.indices[chosen]
+    edges = scipy.sparse.coo_array((np.ones(A.shape[0]), (ends[0], ends[1])), shape=(ground + 1, ground + 1))
+    _, part = scipy.sparse.csgraph.connected_components(edges, connection="strong")
+    lost = part[ends[0]] != part[ends[1]]
+    level = _levels(part[ends[0][lost]], part[ends[1][lost]], int(part.max()) + 1)
+    return lost, (level[part[:ground]] - level[part[ground]]).astype(float)
+
+
+def _levels(tails: Array, heads: Array, count: int) -> Array:
+    """A height for each part such that every edge between parts goes up."""
+    level = np.zeros(count, dtype=int)
+    for _ in range(count):
+        higher = level.copy()
+        np.maximum.at(higher, heads, level[tails] + 1)
+        if (higher == level).all():
+            break
+        level = higher
+    return level
+
+
+def _by_linear_program(A: Any) -> tuple[Array, Array]:
+    """In general: maximise the number of shrinking terms over directions in which none grows."""
+    terms, unknowns = A.shape
+    ones = scipy.sparse.eye_array(terms)
+    answer = scipy.optimize.linprog(
+        np.concatenate([np.zeros(unknowns), -np.ones(terms)]),
+        A_ub=scipy.sparse.hstack([-A, ones]),
+        b_ub=np.zeros(terms),
+        bounds=[(None, None)] * unknowns + [(0, 1)] * terms,
+        method="highs",
+    )
+    if not answer.success:
+        raise RuntimeError(f"linear program: {answer.message}")
+    lost = answer.x[unknowns:] > 0.5
+    return lost, answer.x[:unknowns] if lost.any() else np.zeros(unknowns)
