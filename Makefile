@@ -11,10 +11,10 @@ demo: $(VENV)/ready
 	$(RUN) -m minsharp.demo
 
 test: lint
-	$(RUN) -m pytest -m "not slow"
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 -m "not slow"
 
 test-slow: $(VENV)/ready
-	$(RUN) -m pytest -m slow
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 -m slow
 
 lint: $(VENV)/ready
 	$(VENV)/bin/ruff check .

@@ -179,7 +179,9 @@ def test_a_model_that_changed_since() -> None:
     model = mlp()
     net = ms.read(model, X)
     model.double()
-    with pytest.raises(ms.ReadError, match=r"'0\.weight' was torch\.float32, now it is torch\.float64"):
+    with pytest.raises(
+        ms.ReadError, match=r"'0\.weight' was \(5, 6\) torch\.float32, now it is \(5, 6\) torch\.float64"
+    ):
         ms.hessian_trace(net, X)
 
 
@@ -193,3 +195,93 @@ def test_a_tied_weight_names_the_second_use() -> None:
     entry = BY_NAME["tied_in_a_row"]
     with pytest.raises(ms.NotExactError, match=r"core\.weight: linear in module 'core'"):
         ms.hessian_trace(entry.model(), entry.data())
+
+
+def test_dropout_that_does_not_listen() -> None:
+    def forward(layer: nn.Module, x: Tensor) -> Tensor:
+        return torch.nn.functional.dropout(layer(x), 0.5)
+
+    with pytest.raises(ms.ReadError, match=r"draws random numbers, even in eval mode: pass training=self\.training"):
+        ms.hessian_trace(Forward(forward), X)
+
+
+def test_random_numbers() -> None:
+    with pytest.raises(ms.ReadError, match="randn_like in module '' draws random numbers"):
+        ms.hessian_trace(Forward(lambda layer, x: layer(x + torch.randn_like(x))), X)
+
+
+def test_complex_numbers() -> None:
+    with pytest.raises(ms.ReadError, match="makes complex numbers"):
+        ms.hessian_trace(Forward(lambda layer, x: torch.fft.fft(layer(x)).real), X)
+
+
+def test_different_work_for_different_batches() -> None:
+    def forward(layer: nn.Module, x: Tensor) -> Tensor:
+        return layer(x) if x.shape[0] < 4 else -layer(x)
+
+    with pytest.raises(ms.ReadError, match="different things for different batch sizes"):
+        ms.hessian_trace(Forward(forward), X)
+
+
+def test_samples_that_mix_one_way() -> None:
+    """Also if the example does not show it: all samples the same, or all zero."""
+    with pytest.raises(ms.ReadError, match="change with the other samples"):
+        ms.hessian_trace(Forward(lambda layer, x: layer(x).cumsum(0)), X)
+    with pytest.raises(ms.ReadError, match="change with the other samples"):
+        ms.read(Forward(lambda layer, x: layer(x.softmax(0))), torch.zeros(2, 6))
+
+
+def test_a_switch_inside_forward() -> None:
+    def forward(layer: nn.Module, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = 2 * x
+        return layer(x)
+
+    with pytest.raises(ms.ReadError, match=r"torch\.no_grad and autocast inside forward cannot be measured"):
+        ms.hessian_trace(Forward(forward), X)
+
+
+def test_nothing_counts() -> None:
+    targets = torch.full((4,), -100)
+    with pytest.raises(ms.LossError, match="every target is ignored"):
+        ms.hessian_trace(mlp(), (X, targets))
+
+
+def test_losses_that_differ_do_not_add() -> None:
+    model, y = mlp(), torch.zeros(4, dtype=torch.int64)
+    plain = ms.hessian_trace(model, (X, y))
+    for other in (nn.CrossEntropyLoss(reduction="sum"), nn.CrossEntropyLoss(weight=torch.ones(3))):
+        with pytest.raises(ms.InputError, match="different things"):
+            _ = plain + ms.hessian_trace(model, (X, y), other)
+
+
+@pytest.mark.parametrize("pattern", [3, [3], X])
+def test_patterns_that_are_none(pattern: Any) -> None:
+    with pytest.raises(ms.InputError, match="expected a pattern such as"):
+        ms.hessian_trace(mlp(), X, parameters=pattern)
+
+
+def test_sparse_inputs() -> None:
+    with torch.sparse.check_sparse_tensor_invariants(), pytest.raises(ms.InputError, match=r"inputs\.to_dense\(\)"):
+        ms.hessian_trace(ms.read(mlp(), X), X.to_sparse())
+
+
+def test_forward_is_tried_on_a_copy() -> None:
+    class Counting(nn.Module):
+        count: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.count += 1
+            return self.layer(x)
+
+    model = Counting()
+    with pytest.raises(ms.InputError, match="does not run on"):
+        ms.read(model, torch.randn(2, 5))
+    assert float(model.count) == 0
+    ms.hessian_trace(model, X)
+    assert float(model.count) == 0

@@ -153,7 +153,7 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "squared shape": (nn.MSELoss(), torch.zeros(5), r"expected targets of shape \(5, 4\)"),
     "not convex": (lambda o, y: (o.cos() - y).mean(), torch.zeros(5, 4), "not convex in the outputs"),
     "not per sample": (lambda o, y: o.mean().square(), torch.zeros(5, 4), "not a per-sample loss"),
-    "fails": (nn.CosineEmbeddingLoss(), torch.zeros(5), "CosineEmbeddingLoss failed on outputs"),
+    "fails": (nn.CosineEmbeddingLoss(), torch.zeros(5), "failed on outputs"),
     "vector": (lambda o, y: (o - y).square().sum(1), torch.zeros(5, 4), "expected one number"),
     "not callable": ("cross_entropy", torch.zeros(5), "expected a criterion"),
 }
@@ -165,3 +165,32 @@ def test_wrong_losses_and_targets_are_refused(name: str) -> None:
     inputs, _ = MLP.data(5)
     with pytest.raises(ms.LossError, match=message):
         ms.hessian_trace(MLP.model(), (inputs, targets), criterion)
+
+
+def test_class_weights_in_a_loss_of_ones_own_show_in_mixtures_only() -> None:
+    """A mean weighted by class is not a mean over samples, even if every chunk holds one class."""
+    inputs, _ = MLP.data(8)
+    targets = torch.arange(4).repeat_interleave(2)
+    weighted = lambda o, y: F.cross_entropy(o, y, weight=WEIGHT + 1)  # noqa: E731
+    with pytest.raises(ms.LossError, match="not a per-sample loss"):
+        ms.hessian_trace(MLP.model(), (inputs, targets), weighted, memory=1)
+    tiny = lambda o, y: 1e-8 * F.cross_entropy(o, y, reduction="sum")  # noqa: E731
+    with pytest.raises(ms.LossError, match="not a per-sample loss"):
+        ms.hessian_trace(MLP.model(), (inputs, targets), tiny)
+
+
+def test_a_loss_of_ones_own_on_vectors() -> None:
+    model = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)).double()
+    x, y = torch.randn(5, 3, dtype=torch.float64), torch.zeros(5, dtype=torch.float64)
+    expected = oracles.hessian_diagonal(model, x, y, nn.HuberLoss(), "0.weight")
+    assert torch.allclose(ms.hessian_diagonal(model, (x, y), nn.HuberLoss()).by_parameter["0.weight"], expected)
+
+
+def test_many_classes_in_little_memory() -> None:
+    """Columns are made a few at a time."""
+    loss = as_loss(nn.CrossEntropyLoss())
+    outputs = torch.randn(2, 500, dtype=torch.float64)
+    columns = loss.columns(outputs, None)
+    pieces = torch.cat([columns.slice(start, min(start + 100, 499)) for start in range(0, 499, 100)], dim=1)
+    p = outputs.softmax(1)
+    assert torch.allclose(pieces.mT @ pieces, torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1), atol=1e-15)

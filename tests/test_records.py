@@ -1,10 +1,13 @@
 """Formulas, linearity and layouts on records written by hand."""
 
+import re
+
 import pytest
 import torch
 
 from minsharp.network.formula import parse
 from minsharp.network.linearity import exactness
+from minsharp.network.ops import TABLE
 from minsharp.network.records import Graph, Operation, Ref, Samples, Value
 
 
@@ -116,3 +119,18 @@ def test_samples_come_to_the_front(samples: Samples) -> None:
     columns = samples.split_columns(tensor.expand(5, *tensor.shape), n)
     assert list(columns.shape) == [n, 5, *shape]
     assert torch.equal(columns[:, 0], split)
+
+
+def test_every_row_speaks_of_arguments_that_exist() -> None:
+    """A formula that names an argument which no overload has would never match."""
+    for name, known in TABLE.items():
+        packet = getattr(torch.ops.aten, name)
+        schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
+        arguments = {argument.name for schema in schemas for argument in schema.arguments}
+        named = {part for part in re.findall(r"[a-z]\w*", known.formula) if part not in ("f", "step", "sum", "prod")}
+        assert named & arguments or not named, name
+        for schema in schemas:  # each overload with tensors has at least one argument that the formula speaks of
+            given = {a.name for a in schema.arguments}
+            tensors = {a.name for a in schema.arguments if "Tensor" in str(a.type)}
+            sublist = (name, schema.overload_name) == ("einsum", "sublist")  # never reaches a graph
+            assert not tensors or not named or named & given or sublist, (name, schema.overload_name)

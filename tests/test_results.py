@@ -24,7 +24,7 @@ X = torch.tensor([[1.0, 2.0, 3.0], [0.5, -1.0, 2.0]])
 def test_table(model: nn.Module) -> None:
     text = repr(ms.hessian_trace(model, X, curvature="ggn"))
     lines = text.splitlines()
-    assert lines[0] == "Gauss-Newton trace of CrossEntropy over 2 samples"
+    assert lines[0] == "Gauss-Newton trace of CrossEntropyLoss over 2 samples"
     assert lines[1].split() == ["parameter", "trace", "share", "exact", "Hessian"]
     assert [line.split()[0] for line in lines[3:7]] == ["0.weight", "0.bias", "2.weight", "2.bias"]
     assert [line.split()[-1] for line in lines[3:7]] == ["no", "no", "yes", "yes"]
@@ -37,7 +37,7 @@ def test_plain_data(model: nn.Module) -> None:
     again = json.loads(json.dumps(trace.to_dict()))
     assert again["total"] == trace.total == pytest.approx(sum(again["by_parameter"].values()))
     assert again["exact"] == {"0.weight": False, "0.bias": False, "2.weight": True, "2.bias": True}
-    assert (again["samples"], again["curvature"], again["loss"]) == (2, "ggn", "CrossEntropy")
+    assert (again["samples"], again["curvature"], again["loss"]) == (2, "ggn", "CrossEntropyLoss")
     diagonal = ms.hessian_diagonal(model, X, curvature="ggn")
     assert torch.tensor(json.loads(json.dumps(diagonal.to_dict()))["by_parameter"]["2.weight"]).shape == (2, 4)
     assert diagonal.trace.by_parameter == pytest.approx(trace.by_parameter)

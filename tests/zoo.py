@@ -285,6 +285,62 @@ class Elman(nn.Module):
         return self.head(h)
 
 
+class Arithmetic(nn.Module):
+    """Sums with factors, quotients, and data of lower rank than what it is multiplied with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lift = nn.Parameter(torch.randn(4, 1, 3))
+        self.shift, self.scale = nn.Parameter(torch.randn(3)), nn.Parameter(torch.randn(3))
+        self.over = nn.Parameter(torch.randn(4, 1))
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:  # (n, 3)
+        x = torch.sub(torch.add(self.layer(x), self.shift, alpha=0.5), self.scale, alpha=2.0)
+        x = torch.add(F.relu(x), x, alpha=-0.3) / (1 + x.shape[1])
+        lifted = (F.relu(x) * self.lift).sum(-1)  # (4, n)
+        return (lifted + self.over / 3 + self.over * x.mean(1)).t()
+
+
+class Written(nn.Module):
+    """Writes into parts of a tensor, and reads what it wrote over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        kept = F.relu(h)
+        h[:, 0] += 1
+        h[:, 1:3] = 2 * kept[:, :2]
+        pooled = F.max_pool1d(F.relu(kept).unsqueeze(1), 2)
+        return self.b(h) + pooled.sum((1, 2)).unsqueeze(1) * torch.tensor([1.0, -1, 0.5, 2]).to(x)
+
+
+class Upsampled(nn.Module):
+    """A small U-Net: down, up by interpolation, and across."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.mid, self.up = nn.Conv2d(1, 2, 2, stride=2), nn.Conv2d(2, 2, 1), nn.Conv2d(3, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        low = F.relu(self.mid(F.relu(self.down(x))))
+        return self.up(torch.cat([F.interpolate(low, scale_factor=2, mode="nearest"), x], 1))
+
+
+class LastState(nn.Module):
+    """The final state of a recurrent network, with the samples along its second axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.GRU(2, 3, num_layers=2, batch_first=True), nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.cell(x)[1][-1])
+
+
 class Einsum(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -618,6 +674,28 @@ ZOO: list[Entry] = [
         inexact=frozenset({"0.weight", "0.bias"}),
     ),
     Entry("gated", Gated, _normal(6), inexact=frozenset({"value.weight", "value.bias"})),
+    Entry("arithmetic", Arithmetic, _normal(3)),
+    Entry("written", Written, _normal(6)),
+    Entry("upsampled", Upsampled, _normal(1, 2, 2), classes=3, positions=(2, 2)),
+    Entry(
+        "last_state",
+        LastState,
+        _normal(3, 2),
+        inexact=frozenset({f"cell.{k}_{g}_l{i}" for k in ("weight", "bias") for g in ("ih", "hh") for i in (0, 1)}),
+    ),
+    Entry(
+        "strided_wide",
+        lambda: _sequential(
+            nn.Conv2d(8, 6, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(6, 6, (3, 2), stride=(2, 1), dilation=(1, 2), padding=2),
+            nn.ReLU(),
+            nn.ConvTranspose2d(6, 2, 2, dilation=2, output_padding=1),
+            nn.Flatten(),
+            nn.Linear(96, 4),
+        ),
+        _normal(8, 6, 6),
+    ),
     Entry("segmenter", Segmenter, _normal(1, 2, 2), classes=3, positions=(2, 2)),
 ]
 

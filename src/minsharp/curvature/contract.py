@@ -37,6 +37,7 @@ class Use:
     bound: Mapping[str, Any]
     values: Mapping[str, Any]
     samples: Mapping[str, Samples | None]
+    layouts: tuple[Samples | None, ...]
     output: tuple[int, ...]
     n: int
 
@@ -45,9 +46,14 @@ class Use:
         samples, tensor = self.samples[argument], wide(self.bound[argument])
         return tensor.unsqueeze(0) if samples is None else samples.split(tensor, self.n)
 
+    def aligned(self, argument: str) -> Tensor:
+        """An argument one sample at a time, with the rank of the output: what broadcasts against its cotangents."""
+        x = self.one(argument)
+        return x.view(x.shape[0], *[1] * (len(self.output) + 1 - x.dim()), *x.shape[1:])
+
     def columns(self, G: Tensor) -> Tensor:
         """Stacked cotangents one sample at a time: (n, R, *output shape for a batch of one)."""
-        samples = self.samples["output"]
+        samples = self.layouts[0]
         assert samples is not None
         return samples.split_columns(wide(G), self.n)
 
@@ -96,20 +102,19 @@ class PerSampleVJP(Contraction):
         with torch.enable_grad():
             outputs = use.operation.call(use.operation.bind({**use.values, use.leaf: leaf}))
         cotangents: Sequence[Tensor | None] = G if use.operation.many else (G,)  # type: ignore[assignment]
-        pairs = [
-            (output, cotangent)
-            for output, cotangent in zip(outputs if use.operation.many else (outputs,), cotangents, strict=True)
-            if cotangent is not None and output.requires_grad
+        made = tuple(outputs) if use.operation.many else (outputs,)
+        parts = [
+            (output, cotangent, layout)
+            for output, cotangent, layout in zip(made, cotangents, use.layouts, strict=True)
+            if cotangent is not None and layout is not None and output.requires_grad
         ]
         columns = next(g for g in cotangents if g is not None).shape[0]
         result = leaf.new_zeros(use.n, columns, *leaf.shape)
-        samples = use.samples["output"]
-        assert samples is not None
-        for i in range(use.n):
+        for i in range(use.n if parts else 0):
             for k in range(columns):
-                masked = [_only(g[k], samples, i, use.n) for _, g in pairs]
+                masked = [_only(g[k], layout, i, use.n) for _, g, layout in parts]
                 (row,) = torch.autograd.grad(
-                    [output for output, _ in pairs], [leaf], masked, retain_graph=True, allow_unused=True
+                    [output for output, _, _ in parts], [leaf], masked, retain_graph=True, allow_unused=True
                 )
                 if row is not None:
                     result[i, k] = row
@@ -119,7 +124,6 @@ class PerSampleVJP(Contraction):
 def _only(cotangent: Tensor, samples: Samples, i: int, n: int) -> Tensor:
     """The cotangent with every sample but one set to zero."""
     result = torch.zeros_like(cotangent)
-    samples.split(result, n)  # checks that the axis divides
     shape = (samples.outer, n, samples.inner)
     source = cotangent.unflatten(samples.axis, shape).select(samples.axis + 1, i)
     result.unflatten(samples.axis, shape).select(samples.axis + 1, i).copy_(source)
@@ -142,7 +146,7 @@ class Elementwise(Contraction):
         g = use.columns(G)
         if self.coefficient is not None:
             factor = self.coefficient(use)
-            g = g * (factor.unsqueeze(1) if isinstance(factor, Tensor) else factor)
+            g = g * (factor.unsqueeze(1) if isinstance(factor, Tensor) else factor)  # (n, R, ...)
         shape = use.shape + (1,) * (g.dim() - 4) if self.channel else use.shape
         kept = g.dim() - len(shape)
         summed = [d for d in range(2, g.dim()) if g.shape[d] > 1 and (d < kept or shape[d - kept] == 1)]
@@ -362,13 +366,15 @@ class Geometry:
             gram = total
         return gram
 
-    def windows(self, x: Tensor) -> Tensor:
-        """(N, channels, *space) to (N, g, channels/g * taps, positions)."""
+    def windows(self, x: Tensor, positions: Sequence[int] | None = None) -> Tensor:
+        """(N, channels, *space) to (N, g, channels/g * taps, positions); all positions, or the first so many."""
         x = self.padded(x)
         D = len(self.kernel)
         for d in range(D):
             x = x.unfold(2 + d, (self.kernel[d] - 1) * self.dilation[d] + 1, self.stride[d])
             x = x[..., :: self.dilation[d]]
+            if positions is not None:
+                x = x.narrow(2 + d, 0, positions[d])
         space, taps = range(2, 2 + D), range(2 + D, 2 + 2 * D)
         x = x.permute(0, 1, *taps, *space)  # (N, channels, *taps, *positions)
         shape = x.shape
@@ -432,8 +438,8 @@ class TransposedConvolution(Outer):
 
     def cotangents(self, use: Use, G: Tensor) -> Tensor:
         """Their windows: (n, R, g, C/g * taps, inner * L)."""
-        g = use.columns(G)
-        windows = Geometry.of(use.bound).windows(g.flatten(0, 2)).unflatten(0, g.shape[:3])
+        g, space = use.columns(G), use.bound["input"].shape[2:]
+        windows = Geometry.of(use.bound).windows(g.flatten(0, 2), space).unflatten(0, g.shape[:3])
         return windows.movedim(2, -2).flatten(-2)
 
     def inputs(self, use: Use) -> Tensor:

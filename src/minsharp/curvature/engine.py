@@ -157,7 +157,7 @@ class Engine:
         needed["#device"] = self.device
         shape = tuple(self.values[site.leaf].shape)
         output = self.plan.graph.values[step.operation.outputs[0]].shape
-        return Use(step.operation, site.slot, site.leaf, shape, bound, needed, step.samples, output, n)
+        return Use(step.operation, site.slot, site.leaf, shape, bound, needed, step.samples, step.layouts, output, n)
 
     def _sweep(self, forward: _Forward, G: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Pull the columns back through all steps; yields each parameter's sum once it is complete."""
@@ -179,7 +179,7 @@ class Engine:
         yield from self._finish(shared)
 
     def _contract(self, site: Site, use: Use, G: Tensor, shared: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        if site.leaf in self.plan.shared_sites:
+        if site.leaf in self.plan.shared:
             gradient = site.contraction.gradient(use, G)
             shared[site.leaf] = shared[site.leaf] + gradient if site.leaf in shared else gradient
             return
@@ -200,7 +200,7 @@ class Engine:
                 continue
             total: Tensor | None = None
             for leaf in path.leaves:
-                if leaf in shared:
+                if leaf in shared and (leaf == parameter or self.made[leaf].requires_grad):
                     g = shared[leaf] if leaf == parameter else self._pull_prelude(leaf, parameter, shared[leaf])
                     total = g if total is None else total + g
             if total is not None:
@@ -210,7 +210,10 @@ class Engine:
         """From gradients of a leaf, (n, R, *leaf), to gradients of the parameter that it is made of."""
         made, source = self.made[leaf], self.made[parameter]
         rows = gradient.flatten(0, 1).to(made.dtype)
-        (pulled,) = torch.autograd.grad(made, source, rows, retain_graph=True, is_grads_batched=True)
+        options = {"retain_graph": True, "is_grads_batched": True, "allow_unused": True}
+        pulled: Tensor | None = torch.autograd.grad(made, source, rows, **options)[0]
+        if pulled is None:  # the parameter enters without a derivative
+            pulled = source.new_zeros(len(rows), *source.shape)
         return wide(pulled.unflatten(0, gradient.shape[:2]))
 
 

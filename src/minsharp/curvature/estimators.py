@@ -115,7 +115,7 @@ class Objective:
         """Diagonals as a result; none of them claims to be exact but the baseline's."""
         sums = {n: d.detach().double() * self.divisor for n, d in zip(self.names, diagonals, strict=True)}
         whole = CurvatureSum(sums, self.weight, self.samples)
-        return Diagonal(whole, "hessian", type(self.loss).__name__, self.loss.mean, dict.fromkeys(self.names, False))
+        return Diagonal(whole, "hessian", self.loss.name, self.loss.mean, dict.fromkeys(self.names, False))
 
 
 def baseline_diagonal(
@@ -132,7 +132,7 @@ def baseline_diagonal(
             [1.0000, 0.2500]], dtype=torch.float64)
     """
     objective = Objective(model, data, loss, parameters)
-    diagonals = [torch.zeros_like(p) for p in objective.parameters.values()]
+    diagonals = [p.new_zeros(p.shape) for p in objective.parameters.values()]
     with objective.prepared():
         for batch in objective.batches:
             current = {name: p.clone() for name, p in objective.parameters.items()}

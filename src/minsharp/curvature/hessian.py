@@ -6,8 +6,9 @@ from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
 
-from ..errors import InputError, NotExactError
+from ..errors import InputError, LossError, NotExactError
 from ..network.reader import Network, read
+from ..network.records import Graph
 from .engine import CurvatureSum, Engine, What, check_finite
 from .losses import Criterion, as_loss
 from .results import Diagonal, Kind, Trace
@@ -86,7 +87,7 @@ def _measure(
     curvature: Kind,
     memory: int | None,
     progress: bool,
-) -> tuple[CurvatureSum, Kind, str, bool, dict[str, bool], Network]:
+) -> tuple[CurvatureSum, Kind, str, bool, dict[str, bool], Graph]:
     if curvature not in ("hessian", "ggn"):
         raise InputError(f"curvature={curvature!r}: expected 'hessian' or 'ggn'")
     if memory is not None and (not isinstance(memory, int) or memory <= 0):
@@ -103,7 +104,9 @@ def _measure(
     with _bar(count(data), progress) as advance:
         total = engine.run(stream, advance)
     exact = {name: bool(network.exactness[name]) for name in names}
-    return total, curvature, type(loss).__name__, loss.mean, exact, network
+    if not total.weight:
+        raise LossError(f"{loss.name} over this data weighs nothing: every target is ignored, or has weight zero")
+    return total, curvature, loss.name, loss.mean, exact, network.graph
 
 
 def matching(held: Mapping[str, Tensor], pattern: Pattern) -> list[str]:
@@ -115,7 +118,9 @@ def matching(held: Mapping[str, Tensor], pattern: Pattern) -> list[str]:
         if not chosen:
             raise InputError('no parameter requires a gradient. To measure frozen ones, ask for them: parameters="*"')
         return chosen
-    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+    patterns = [pattern] if isinstance(pattern, str) else list(pattern) if isinstance(pattern, Sequence) else [None]
+    if not all(isinstance(p, str) for p in patterns):
+        raise InputError(f"parameters={pattern!r}: expected a pattern such as 'encoder.*', or a list of patterns")
     idle = [p for p in patterns if not any(fnmatchcase(name, p) for name in held)]
     if idle or not patterns:
         raise InputError(f"parameters={pattern!r}: nothing matches {idle or 'it'}. The parameters are {list(held)}")

@@ -32,6 +32,8 @@ class Loss(ABC):
     """A loss that is a sum, or a mean, of convex terms, one per sample."""
 
     mean: bool
+    name: str
+    """What was measured, options included: results add up only if it is the same."""
 
     @abstractmethod
     def check(self, outputs: Tensor, targets: Tensor | None) -> None:
@@ -70,6 +72,8 @@ def as_loss(criterion: Criterion) -> Loss:
         F.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss(),
         F.mse_loss: nn.MSELoss(),
     }
+    if not callable(criterion):
+        raise LossError(f"expected a criterion such as nn.CrossEntropyLoss(), got {criterion!r}")
     if not isinstance(criterion, nn.Module):
         criterion = known.get(criterion, criterion)
     if getattr(criterion, "reduction", "mean") not in ("mean", "sum"):
@@ -88,9 +92,19 @@ def as_loss(criterion: Criterion) -> Loss:
             "NLLLoss on log-probabilities hides the softmax inside the network. Let the network return logits and "
             "use loss=nn.CrossEntropyLoss(): the same loss"
         )
-    if not callable(criterion):
-        raise LossError(f"expected a criterion such as nn.CrossEntropyLoss(), got {criterion!r}")
     return AnyConvex(criterion)
+
+
+def _described(criterion: nn.Module, *options: str) -> str:
+    """The criterion with the options that are not at their defaults."""
+    plain = type(criterion)()
+    given = {name: getattr(criterion, name) for name in options}
+    odd = [
+        f"{name}={value.tolist() if isinstance(value, Tensor) else repr(value)}"
+        for name, value in given.items()
+        if value is not None and (isinstance(value, Tensor) or value != getattr(plain, name))
+    ]
+    return f"{type(criterion).__name__}({', '.join(odd)})" if odd else type(criterion).__name__
 
 
 def _name(criterion: Any) -> str:
@@ -114,8 +128,13 @@ class CrossEntropy(Loss):
         self.smoothing = criterion.label_smoothing
         self.ignore = criterion.ignore_index
         self.mean = criterion.reduction == "mean"
-        if self.class_weight is not None and bool((self.class_weight < 0).any()):
-            raise LossError("CrossEntropyLoss has a negative class weight: the loss is not convex in the outputs")
+        self.name = _described(criterion, "weight", "label_smoothing", "ignore_index", "reduction")
+        if self.class_weight is not None and not bool(
+            (self.class_weight >= 0).all() & self.class_weight.isfinite().all()
+        ):
+            raise LossError(
+                "CrossEntropyLoss has a class weight that is negative or not finite: not convex in the outputs"
+            )
 
     @property
     def needs_targets(self) -> bool:
@@ -145,6 +164,8 @@ class CrossEntropy(Loss):
                     f"expected targets as class indices {(outputs.shape[0], *outputs.shape[2:])} or probabilities "
                     f"{tuple(outputs.shape)}, got {_shape(targets)}"
                 )
+            if not bool(((targets >= 0) & targets.isfinite()).all()):
+                raise LossError("CrossEntropyLoss expects probabilities as targets, some are negative or not finite")
             return
         if targets.shape != (outputs.shape[0], *outputs.shape[2:]) or targets.dtype not in (
             torch.int64,
@@ -221,20 +242,22 @@ class CrossEntropy(Loss):
         coefficient = self._coefficient(outputs, targets)
         if coefficient is not None:
             diagonal = diagonal * coefficient.reshape(n, -1, 1).sqrt()
-        below = torch.ones(K - 1, K, dtype=p.dtype, device=p.device).triu(1)  # (j, i): i > j
-        share = p.unsqueeze(-2) * below / q.unsqueeze(-1)  # (n, positions, j, i)
-        L = diagonal.unsqueeze(-1) * (torch.eye(K - 1, K, dtype=p.dtype, device=p.device) - share)
-        L = L.to(outputs.dtype).flatten(1, 2)  # (n, columns, K)
+        classes = torch.arange(K, device=p.device)
 
         def slice(start: int, stop: int) -> Tensor:
+            column = torch.arange(start, stop, device=p.device)
+            position, j = column // (K - 1), column % (K - 1)
+            at = p if p.shape[1] == 1 else p[:, position]  # (n, columns, K), or one row for all columns
+            below = classes > j.unsqueeze(1)
+            L = (classes == j.unsqueeze(1)).to(p.dtype) - at * below / q[:, position, j].unsqueeze(2)
+            L = (diagonal[:, position, j].unsqueeze(2) * L).to(outputs.dtype)
             if outputs.dim() == 2:
-                return L[:, start:stop]
-            column = torch.arange(start, stop, device=L.device)
+                return L
             full = L.new_zeros(n, stop - start, K, p.shape[1])
-            full[:, column - start, :, column // (K - 1)] = L[:, start:stop].transpose(0, 1)
+            full[:, column - start, :, position] = L.transpose(0, 1)
             return full.unflatten(3, outputs.shape[2:])
 
-        return Columns(L.shape[1], slice)
+        return Columns((K - 1) * p.shape[1], slice)
 
 
 class _Separate(Loss):
@@ -254,10 +277,9 @@ class _Separate(Loss):
 
     def check(self, outputs: Tensor, targets: Tensor | None) -> None:
         """Targets are shaped like the outputs."""
-        name = type(self).__name__
         if targets is None:
             if self.needs_targets:
-                raise LossError(f"{name} with pos_weight needs targets: pass data=(inputs, targets)")
+                raise LossError(f"{self.name} with pos_weight needs targets: pass data=(inputs, targets)")
         elif targets.shape != outputs.shape:
             raise LossError(f"expected targets of shape {tuple(outputs.shape)}, as the outputs, got {_shape(targets)}")
         elif not targets.dtype.is_floating_point:
@@ -284,9 +306,14 @@ class BinaryCrossEntropy(_Separate):
         self.entry_weight = criterion.weight
         self.pos_weight = criterion.pos_weight
         self.mean = criterion.reduction == "mean"
-        for name, given in (("weight", self.entry_weight), ("pos_weight", self.pos_weight)):
-            if given is not None and bool((given < 0).any()):
-                raise LossError(f"BCEWithLogitsLoss has a negative {name}: the loss is not convex in the outputs")
+        self.name = _described(criterion, "weight", "pos_weight", "reduction")
+        for name, given in self._weights().items():
+            if not bool((given >= 0).all() & given.isfinite().all()):
+                raise LossError(f"BCEWithLogitsLoss has a {name} that is negative or not finite: not convex")
+
+    def _weights(self) -> dict[str, Tensor]:
+        both = {"weight": self.entry_weight, "pos_weight": self.pos_weight}
+        return {name: given for name, given in both.items() if given is not None}
 
     @property
     def needs_targets(self) -> bool:
@@ -298,14 +325,14 @@ class BinaryCrossEntropy(_Separate):
         super().check(outputs, targets)
         if targets is not None and bool(((targets < 0) | (targets > 1)).any()):
             raise LossError("BCEWithLogitsLoss expects targets between 0 and 1")
-        for name, given in (("weight", self.entry_weight), ("pos_weight", self.pos_weight)):
-            if (
-                given is not None
-                and given.dim()
-                and given.shape[0] == outputs.shape[0] != 1
-                and outputs.dim() == given.dim()
-            ):
-                raise LossError(f"a {name} per sample cannot be split into batches; give one per output")
+        for name, given in self._weights().items():
+            try:
+                given.expand(outputs.shape[1:])
+            except RuntimeError:
+                raise LossError(
+                    f"BCEWithLogitsLoss has a {name} of shape {tuple(given.shape)}, expected one that broadcasts to "
+                    f"the outputs of a sample, {tuple(outputs.shape[1:])}; weights per sample do not survive batching"
+                ) from None
 
     def total(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
         """As torch computes it."""
@@ -331,6 +358,7 @@ class SquaredError(_Separate):
 
     def __init__(self, criterion: nn.MSELoss):
         self.mean = criterion.reduction == "mean"
+        self.name = _described(criterion, "reduction")
 
     def total(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
         """As torch computes it."""
@@ -350,8 +378,9 @@ class AnyConvex(Loss):
 
     def __init__(self, criterion: Callable[[Tensor, Tensor], Tensor]):
         self.criterion = criterion
-        self.name = _name(criterion)
+        self.name = repr(criterion) if isinstance(criterion, nn.Module) else _name(criterion)
         self.mean = getattr(criterion, "reduction", "mean") == "mean"
+        self._seen: tuple[Tensor, Tensor] | None = None
 
     def rank(self, shape: tuple[int, ...]) -> int:
         """At most one column per entry of the outputs."""
@@ -361,6 +390,10 @@ class AnyConvex(Loss):
         """The criterion of the batch has to be the mean, or the sum, of its samples'."""
         if targets is None:
             raise LossError(f"{self.name} needs targets: pass data=(inputs, targets)")
+        first = (outputs[:1].detach(), targets[:1])
+        if self._seen is not None:  # together with a sample of earlier data: weights per class show only in mixtures
+            outputs, targets = (torch.cat([old, new]) for old, new in zip(self._seen, (outputs, targets), strict=True))
+        self._seen = self._seen or first
         try:
             whole = self.criterion(outputs, targets)
             each = [self.criterion(outputs[i : i + 1], targets[i : i + 1]) for i in range(len(outputs))]
@@ -368,11 +401,14 @@ class AnyConvex(Loss):
             raise LossError(
                 f"{self.name} failed on outputs {_shape(outputs)} and targets {_shape(targets)}: {error}"
             ) from error
-        if whole.numel() != 1:
-            raise LossError(f"{self.name} returns shape {tuple(whole.shape)}, expected one number")
-        total = torch.stack([e.reshape(()) for e in each]).sum()
-        expected = total / len(outputs) if self.mean else total
-        if not torch.allclose(whole.reshape(()), expected, rtol=1e-4, atol=1e-6):
+        if not isinstance(whole, Tensor) or whole.numel() != 1:
+            given = f"shape {tuple(whole.shape)}" if isinstance(whole, Tensor) else type(whole).__name__
+            raise LossError(f"{self.name} returns {given}, expected one number as a tensor")
+        terms = torch.stack([e.reshape(()) for e in each])
+        expected = terms.mean() if self.mean else terms.sum()
+        if float((whole.reshape(()) - expected).abs()) > 1e-4 * float(
+            terms.abs().sum() / (len(terms) if self.mean else 1)
+        ):
             how = "mean" if self.mean else "sum"
             raise LossError(
                 f"{self.name} of a batch is {float(whole):.6g}, the {how} of its samples {float(expected):.6g}: "
@@ -395,10 +431,13 @@ class AnyConvex(Loss):
         shape = outputs.shape[1:]
         roots = []
         for o, y in zip(outputs, targets, strict=True):
-            H = torch.autograd.functional.hessian(
-                lambda flat, y=y: self.criterion(flat.view(1, *shape), y.unsqueeze(0)).reshape(()),
-                o.flatten(),
-            )
+            try:
+                H = torch.autograd.functional.hessian(
+                    lambda flat, y=y: self.criterion(flat.view(1, *shape), y.unsqueeze(0)).reshape(()),
+                    o.flatten(),
+                )
+            except Exception as error:
+                raise LossError(f"{self.name} has no second derivative that autograd can take: {error}") from error
             eigenvalues, vectors = torch.linalg.eigh(_wide(H))
             if bool(eigenvalues[0] < -1e-5 * eigenvalues.abs().amax()):
                 raise LossError(
@@ -407,4 +446,4 @@ class AnyConvex(Loss):
                 )
             roots.append((vectors * eigenvalues.clamp_min(0).sqrt()).mT)  # (rank, entries)
         S = torch.stack(roots).to(outputs.dtype)
-        return Columns(S.shape[1], lambda start, stop: S[:, start:stop].unflatten(2, shape))
+        return Columns(S.shape[1], lambda start, stop: S[:, start:stop].reshape(len(S), -1, *shape))

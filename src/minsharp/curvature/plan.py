@@ -27,6 +27,7 @@ class Step:
     wanted: frozenset[str]
     sites: tuple[Site, ...]
     samples: Mapping[str, Samples | None]
+    layouts: tuple[Samples | None, ...]
     drop: tuple[str, ...]
 
     @property
@@ -96,12 +97,12 @@ class Plan:
         samples: dict[str, Samples | None] = {
             slot: self.graph.values[name].samples for slot, name in operation.reads if name in self.graph.values
         }
-        samples["output"] = next(
-            (self.graph.values[name].samples for name in operation.outputs if name in self.graph.values), None
-        )
+        made = [self.graph.values.get(name) for name in operation.outputs]
+        layouts = tuple(None if value is None else value.samples for value in made)
         wanted = frozenset(base(slot) for slot, name in live if name in varies)
         sites = [self._site(operation, slot, name) for slot, name in live if name not in varies]
-        return Step(operation, wanted, tuple({site.leaf: site for site in sites}.values()), samples, drop)
+        unique = tuple({site.leaf: site for site in sites}.values())
+        return Step(operation, wanted, unique, samples, layouts, drop)
 
     def _site(self, operation: Operation, slot: str, leaf: str) -> Site:
         known = row(operation).contract.get(slot)
@@ -138,10 +139,9 @@ class Plan:
         return any(leaf not in self.parameters for path in self.paths.values() for leaf in path.leaves)
 
     @cached_property
-    def shared_sites(self) -> dict[str, int]:
-        """How many sites each leaf has whose gradients have to be added before they are squared."""
-        shared = {leaf for path in self.paths.values() if not path.direct for leaf in path.leaves}
-        return Counter(site.leaf for step in self.steps for site in step.sites if site.leaf in shared)
+    def shared(self) -> frozenset[str]:
+        """The leaves whose gradients have to be added up before they are squared."""
+        return frozenset(leaf for path in self.paths.values() if not path.direct for leaf in path.leaves)
 
     @cached_property
     def floats(self) -> tuple[int, int]:
@@ -159,7 +159,7 @@ class Plan:
                 once, each = site.contraction.floats(self.graph.values[site.leaf].shape, values[0].shape)
                 unfolded, work = max(unfolded, once), max(work, each)
             per_column = max(per_column, 2 * out + into, out + work)
-        added = sum(self.graph.values[leaf].numel for leaf in self.shared_sites)
+        added = sum(self.graph.values[leaf].numel for leaf in self.shared)
         return fixed + unfolded, per_column + added
 
     def _inputs(self, step: Step) -> list[Value]:
@@ -172,7 +172,7 @@ class Plan:
 
 def pool_before_relu(graph: Graph) -> Graph:
     """Let max pools run before the ReLU that they follow: the same numbers and gradients, on a smaller tensor."""
-    users = Counter(name for op in graph.operations for _, name in op.reads)
+    users = Counter([graph.output, *(name for op in graph.operations for _, name in op.reads)])
     makers = {op.outputs[0]: op for op in graph.operations}
     values, operations = dict(graph.values), list(graph.operations)
     for pool in graph.operations:

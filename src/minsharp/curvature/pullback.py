@@ -128,6 +128,11 @@ def concatenated(operation: Operation, bound: Mapping[str, Any], wanted: frozens
     return operation.call(bound), lambda G: {"tensors": list(G.split([p.shape[dim] for p in parts], axis))}
 
 
+def copied(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """The source written over everything: what was there before has no part in it."""
+    return operation.call(bound), lambda G: {"src": unbroadcast(G, bound["src"].shape)} if "src" in wanted else {}
+
+
 # Entry by entry
 
 
@@ -157,14 +162,14 @@ def leaky_slope(bound: Mapping[str, Any], out: Tensor) -> Tensor:
 
 def added(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
     """Sum or difference, with broadcasting."""
-    sign = -1 if operation.name == "sub" else 1
+    sign = -1 if operation.name in ("sub", "subtract") else 1
     factors = {"self": 1, "other": sign * bound.get("alpha", 1)}
 
     def pull(G: Tensor) -> Cotangents:
         result = {}
         for name in wanted:
             g = G if factors[name] == 1 else G * factors[name]
-            result[name] = unbroadcast(g, bound[name].shape)
+            result[name] = unbroadcast(g, bound[name].shape).to(bound[name].dtype)
         return result
 
     return operation.call(bound), pull
@@ -174,7 +179,7 @@ def multiplied(operation: Operation, bound: Mapping[str, Any], wanted: frozenset
     """Product of two tensors, or of a tensor and a number."""
     other = {"self": "other", "other": "self"}
     return operation.call(bound), lambda G: {
-        name: unbroadcast(G * bound[other[name]], bound[name].shape) for name in wanted
+        name: unbroadcast(G * bound[other[name]], bound[name].shape).to(bound[name].dtype) for name in wanted
     }
 
 
@@ -288,8 +293,9 @@ def convolution(operation: Operation, bound: Mapping[str, Any], wanted: frozense
     options = {"stride": geometry.stride, "dilation": geometry.dilation, "groups": geometry.groups}
     if "output_padding" in bound:
         conv = getattr(F, f"conv{rank}d")
+        space = tuple(slice(size) for size in x.shape[2:])  # output padding may leave room for more windows
         return operation.call(bound), lambda G: {
-            "input": stacked(lambda b: conv(b, weight, padding=geometry.before, **options), G)
+            "input": stacked(lambda b: conv(b, weight, padding=geometry.before, **options)[:, :, *space], G)
         }
     lopsided = geometry.before != geometry.after  # padding="same" with an even kernel
     options["padding"] = (0,) * rank if lopsided else geometry.before

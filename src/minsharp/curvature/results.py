@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from torch import Tensor
 
 from ..errors import InputError
-from ..network.reader import Network
+from ..network.records import Graph
 from .engine import CurvatureSum
 
 Kind = Literal["hessian", "ggn"]
@@ -27,7 +27,7 @@ class _Curvature:
     loss: str
     mean: bool
     exact: Mapping[str, bool]
-    network: Network | None = None
+    graph: Graph | None = None
 
     @property
     def samples(self) -> int:
@@ -42,11 +42,14 @@ class _Curvature:
         if not isinstance(other, type(self)):
             return NotImplemented
         mine, yours = (
-            (r.kind, r.loss, {name: tuple(t.shape) for name, t in r.sum.sums.items()}) for r in (self, other)
+            (r.kind, r.loss, r.mean, {name: tuple(t.shape) for name, t in r.sum.sums.items()}) for r in (self, other)
         )
         if mine != yours:
             raise InputError(f"these results measure different things: {mine} and {yours}")
-        return type(self)(self.sum + other.sum, self.kind, self.loss, self.mean, self.exact, self.network)
+        return type(self)(self.sum + other.sum, self.kind, self.loss, self.mean, self.exact, self.graph)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "graph": None}  # what the network does is not part of the numbers
 
     @property
     def _totals(self) -> dict[str, float]:
@@ -129,7 +132,7 @@ class Diagonal(_Curvature):
         """The traces that the diagonal adds up to."""
         sums = {name: value.sum() for name, value in self.sum.sums.items()}
         whole = CurvatureSum(sums, self.sum.weight, self.samples)
-        return Trace(whole, self.kind, self.loss, self.mean, self.exact, self.network)
+        return Trace(whole, self.kind, self.loss, self.mean, self.exact, self.graph)
 
     @property
     def _totals(self) -> dict[str, float]:

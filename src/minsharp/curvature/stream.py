@@ -56,6 +56,8 @@ def _batch(given: Any) -> Batch:
     leaves = pytree.tree_leaves(inputs)
     if not leaves or not all(isinstance(t, Tensor) and t.dim() for t in leaves):
         raise InputError(f"the inputs of a batch are {describe(inputs)}; {_FORMS}")
+    if any(t.layout != torch.strided for t in leaves):
+        raise InputError("the inputs are sparse; pass them as dense tensors: inputs.to_dense()")
     if targets is not None and not isinstance(targets, Tensor):
         raise InputError(f"the targets of a batch are {describe(targets)}, expected a tensor; {_FORMS}")
     n = leaves[0].shape[0]

@@ -25,6 +25,7 @@ from ..curvature.results import Diagonal, Kind, Trace
 from ..curvature.stream import Data
 from ..errors import InputError
 from ..network.reader import Network
+from ..network.records import Graph
 from ..network.rescale import rescale
 from ..network.symmetry import Scales, Scope, Symmetries, group
 
@@ -142,16 +143,16 @@ def minimum_sharpness(
         measured = measure(
             model, data, loss, parameters=parameters, curvature=curvature, memory=memory, progress=progress
         )
-    network = model if isinstance(model, Network) else measured.network
-    if network is None or not set(measured.exact) <= set(network.graph.parameters):
+    graph = model.graph if isinstance(model, Network) else measured.graph
+    if graph is None or not set(measured.exact) <= set(graph.parameters):
         raise InputError(
             f"these results are not of this network, or do not say of which: {list(measured.exact)}. Pass the network "
             "that was measured: minimum_sharpness(minsharp.read(model, example), results)"
         )
-    return _minimise_over(network, measured, scope)
+    return _minimise_over(graph, measured, scope)
 
 
-def _minimise_over(network: Network, measured: Curvature, scope: Scope) -> MinimumSharpness:
+def _minimise_over(graph: Graph, measured: Curvature, scope: Scope) -> MinimumSharpness:
     """The minimum from curvature that has been measured."""
     import numpy as np
     import scipy.sparse
@@ -161,8 +162,8 @@ def _minimise_over(network: Network, measured: Curvature, scope: Scope) -> Minim
     if scope == "neuron" and isinstance(measured, Trace):
         raise InputError('scope="neuron" needs the diagonal: pass hessian_diagonal(model, data)')
     blocks = _curvatures(measured, scope)
-    fixed = [name for name in network.graph.parameters if name not in blocks]
-    symmetries = group(network, scope, fixed)
+    fixed = [name for name in graph.parameters if name not in blocks]
+    symmetries = group(graph, scope, fixed)
     c, plus, minus, owner = _terms(blocks, symmetries)
     nodes = symmetries.nodes
     N = scipy.sparse.csr_array(

@@ -32,7 +32,9 @@ def moved(walk: "Walk", operation: Operation) -> Tensor | Sequence[Tensor]:
         {k: v.contiguous() if isinstance(v, Tensor) else v for k, v in walk.shadow(operation).items()}
     )
     if operation.name in ("constant_pad_nd", "pad"):
-        if bound.get("mode", "constant") != "constant" or bound["value"]:
+        if bound.get("mode", "constant") != "constant":  # entries of the same channel, again
+            return windows(walk, operation)
+        if bound["value"]:
             return walk.tied(operation)
         bound["value"] = ANY
     return operation.call(bound)
@@ -59,7 +61,8 @@ def maxima(walk: "Walk", operation: Operation) -> Tensor | Sequence[Tensor]:
 
 def windows(walk: "Walk", operation: Operation) -> Tensor | Sequence[Tensor]:
     """Pools and resizing: entries of one channel come together."""
-    scale = walk.scale_of(dict(operation.reads)["self"])
+    reads = dict(operation.reads)
+    scale = walk.scale_of(reads["self"] if "self" in reads else reads["input"])
     scale = walk.tie(scale, range(2, scale.dim()), operation)
     shape = walk.graph.values[operation.outputs[0]].shape
     result = scale.expand(-1, -1, *shape[2:])

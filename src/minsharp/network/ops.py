@@ -32,6 +32,8 @@ class Row:
     contract: Mapping[str, Contraction] = field(default_factory=dict)
     channels: Rule | None = None
     rearranges: bool = False
+    unless: str = ""
+    """An argument that, if it is given, makes the row not apply."""
 
     def formula_of(self, operation: Operation) -> Formula:
         """The formula with the lists of this very call written out: ``sum(tensors)`` as ``tensors[0] + ...``."""
@@ -49,23 +51,24 @@ _UNKNOWN = Row("1")  # names no argument: nonlinear in, and pinning, whatever go
 
 def row(operation: Operation) -> Row:
     """The row of an operation."""
-    return TABLE.get(operation.name, _UNKNOWN)
+    found = TABLE.get(operation.name, _UNKNOWN)
+    return _UNKNOWN if found.unless and operation.arguments.get(found.unless) else found
 
 
 def _other(use: Use) -> Tensor | float:
     """The other factor of a product."""
     name = "other" if use.argument == "self" else "self"
-    return use.one(name) if isinstance(use.bound[name], Tensor) else float(use.bound[name])
+    return use.aligned(name) if isinstance(use.bound[name], Tensor) else float(use.bound[name])
 
 
 def _alpha(use: Use) -> float:
     """The factor of the second term of a sum or difference."""
-    sign = -1.0 if use.operation.name == "sub" else 1.0
+    sign = -1.0 if use.operation.name in ("sub", "subtract") else 1.0
     return sign * float(use.bound.get("alpha", 1))
 
 
 def _divided(use: Use) -> Tensor | float:
-    return 1 / use.one("other") if isinstance(use.bound["other"], Tensor) else 1 / float(use.bound["other"])
+    return 1 / use.aligned("other") if isinstance(use.bound["other"], Tensor) else 1 / float(use.bound["other"])
 
 
 _BIAS = Elementwise()
@@ -89,6 +92,16 @@ _entry = Row("self", channels=channels.entrywise)
 _window = Row("self", channels=channels.windows)
 _along = Row("self", channels=channels.reduced)
 _max_pool = Row("self", pullback.max_pool, channels=channels.windows)
+_divide = Row(
+    "self*f(other)",
+    contract={"self": Elementwise(_divided)},
+    channels=channels.entrywise,
+    unless="rounding_mode",
+)
+_add = Row("self + other", pullback.added, _SUM, channels.entrywise)
+_mul = Row("self*other", pullback.multiplied, _PRODUCT, channels.entrywise)
+_cat = Row("sum(tensors)", pullback.concatenated, channels=channels.moved)
+_resize = Row("self + input", channels=channels.windows)
 _zeros = Row("0", channels=channels.zeros)
 _compare = Row("step(self, other)")
 
@@ -112,6 +125,11 @@ TABLE: dict[str, Row] = {
         {"mat2": contract.Matrix("self", transposed=True), "self": contract.MatrixFromLeft("mat2")},
         channels.matrices,
     ),
+    "baddbmm": Row("self + batch1*batch2"),
+    "bilinear": Row("input1*input2*weight + bias"),
+    "tensordot": Row("self*other"),
+    "mv": Row("self*vec"),
+    "addcmul": Row("self + tensor1*tensor2"),
     "bmm": Row("self*mat2", pullback.matmul),
     "addmm": Row("self + mat1*mat2"),
     "einsum": Row("prod(tensors)"),
@@ -145,6 +163,7 @@ TABLE: dict[str, Row] = {
     # activations: piecewise linear; homogeneous only where the corners are at zero
     "relu6": Row("self + 1", channels=channels.entrywise),
     "hardtanh": Row("self + min_val + max_val", channels=channels.entrywise),
+    "clip": Row("self + min + max", channels=channels.entrywise),
     "clamp": Row("self + min + max", channels=channels.entrywise),
     "clamp_min": Row("self + min", channels=channels.entrywise),
     "clamp_max": Row("self + max", channels=channels.entrywise),
@@ -169,16 +188,17 @@ TABLE: dict[str, Row] = {
     "adaptive_avg_pool2d": _window,
     "adaptive_avg_pool3d": _window,
     "_adaptive_avg_pool2d": _window,
-    "upsample_nearest1d": _window,
-    "upsample_nearest2d": _window,
-    "upsample_nearest3d": _window,
-    "upsample_linear1d": _window,
-    "upsample_bilinear2d": _window,
-    "upsample_bicubic2d": _window,
+    "upsample_nearest1d": _resize,
+    "upsample_nearest2d": _resize,
+    "upsample_nearest3d": _resize,
+    "upsample_linear1d": _resize,
+    "upsample_bilinear2d": _resize,
+    "upsample_bicubic2d": _resize,
     "pixel_shuffle": _moved,
     "pixel_unshuffle": _moved,
     # the same entries under another shape
     "view": _shape,
+    "view_as": Row("self", pullback.reshaped, rearranges=True),
     "_unsafe_view": _shape,
     "reshape": _shape,
     "flatten": _shape,
@@ -198,6 +218,8 @@ TABLE: dict[str, Row] = {
     "mT": _axes,
     "movedim": _axes,
     "swapaxes": _axes,
+    "swapdims": _axes,
+    "moveaxis": _axes,
     # some of the entries, or several times
     "select": _moved,
     "slice": _moved,
@@ -208,7 +230,20 @@ TABLE: dict[str, Row] = {
     "flip": _moved,
     "roll": _moved,
     "expand": Row("self", contract={"self": _BIAS}, channels=channels.moved),
+    "expand_as": Row("self"),
+    "broadcast_to": Row("self"),
     "repeat": _moved,
+    "tile": _moved,
+    "diagonal": _moved,
+    "diag_embed": _homogeneous,
+    "channel_shuffle": _moved,
+    "rot90": _moved,
+    "slice_scatter": Row("self + src", channels=channels.moved),
+    "select_scatter": Row("self + src", channels=channels.moved),
+    "scatter": Row("self + src + value"),
+    "index_put": Row("self + values"),
+    "copy": Row("self + src", pullback.copied),
+    "col2im": _homogeneous,
     "repeat_interleave": _homogeneous,
     "chunk": _moved,
     "split": _moved,
@@ -228,15 +263,23 @@ TABLE: dict[str, Row] = {
     "_to_copy": _entry,
     "type_as": _entry,
     # sums and maxima
-    "add": Row("self + other", pullback.added, _SUM, channels.entrywise),
-    "sub": Row("self + other", pullback.added, _SUM, channels.entrywise),
+    "add": _add,
+    "sub": _add,
+    "subtract": _add,
     "rsub": Row("self + other", channels=channels.entrywise),
     "neg": Row("self", pullback.elementwise(lambda bound, out: -1.0), channels=channels.entrywise),
-    "cat": Row("sum(tensors)", pullback.concatenated, channels=channels.moved),
+    "cat": _cat,
+    "concat": _cat,
+    "hstack": Row("sum(tensors)", channels=channels.moved),
+    "vstack": Row("sum(tensors)", channels=channels.moved),
     "stack": Row("sum(tensors)", channels=channels.moved),
     "sum": Row("self", pullback.averaged, channels=channels.reduced),
     "mean": Row("self", pullback.averaged, channels=channels.reduced),
     "cumsum": _along,
+    "fmax": Row("self + other", channels=channels.entrywise),
+    "fmin": Row("self + other", channels=channels.entrywise),
+    "median": _homogeneous,
+    "positive": _entry,
     "maximum": Row("self + other", channels=channels.entrywise),
     "minimum": Row("self + other", channels=channels.entrywise),
     "max": Row("self + other", channels=channels.maxima),
@@ -248,8 +291,11 @@ TABLE: dict[str, Row] = {
     "where": Row("self + other", channels=channels.entrywise),
     "masked_fill": Row("self + value", channels=channels.entrywise),
     # products
-    "mul": Row("self*other", pullback.multiplied, _PRODUCT, channels.entrywise),
-    "div": Row("self*f(other)", contract={"self": Elementwise(_divided)}, channels=channels.entrywise),
+    "mul": _mul,
+    "multiply": _mul,
+    "div": _divide,
+    "true_divide": _divide,
+    "divide": _divide,
     "scaled_dot_product_attention": Row("f(query*key, attn_mask)*value", channels=channels.attention),
     # nothing
     "zeros": _zeros,

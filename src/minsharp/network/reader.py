@@ -3,9 +3,11 @@
 The only file that touches torch.export.
 """
 
+import copy
 import inspect
 import logging
 import operator
+import random
 import re
 import traceback
 import warnings
@@ -60,11 +62,12 @@ class Network:
         held |= dict(self.module.named_buffers(remove_duplicate=False))
         names = [v.name for v in self.graph.values.values() if v.kind in ("parameter", "buffer")]
         for name in names:
-            if name not in held or held[name].dtype != self.graph.values[name].dtype:
-                now = held[name].dtype if name in held else "gone"
+            expected = self.graph.values[name]
+            if name not in held or (held[name].dtype, tuple(held[name].shape)) != (expected.dtype, expected.shape):
+                now = f"{tuple(held[name].shape)} {held[name].dtype}" if name in held else "gone"
                 raise ReadError(
-                    f"the model changed since it was read: '{name}' was {self.graph.values[name].dtype}, "
-                    f"now it is {now}. Read it again: minsharp.read(model, example)"
+                    f"the model changed since it was read: '{name}' was {expected.shape} {expected.dtype}, now it is "
+                    f"{now}. Read it again: minsharp.read(model, example)"
                 )
         values = {name: held[name].detach() for name in names}
         device = next((values[name].device for name in self.parameters), torch.device("cpu"))
@@ -92,7 +95,7 @@ class Network:
                     f"input '{name}' has shape {tuple(tensor.shape)}, the network was read for "
                     f"{_shape_text(expected)} (n samples)"
                 )
-            values[expected.name] = tensor
+            values[expected.name] = tensor.contiguous()  # as the example was
         if len(sizes) != 1:
             raise InputError(f"the inputs hold different numbers of samples: {describe(inputs)}")
         return values
@@ -139,8 +142,12 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 def random_state_kept(device: torch.device) -> Iterator[None]:
     """Whatever draws random numbers inside, the generators come back as they were."""
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        yield
+    python = random.getstate()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
 
 
 def read(model: nn.Module | Network, example: Inputs) -> Network:
@@ -238,10 +245,10 @@ def _mutates(node: Node) -> bool:
 
 
 def _refuse_inputs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], example: Inputs) -> None:
-    """If the model does not run on the example at all, torch.export is not to blame."""
+    """If the model does not run on the example at all, torch.export is not to blame. Tried on a copy."""
     try:
         with torch.no_grad():
-            model(*args, **kwargs)
+            copy.deepcopy(model)(*args, **kwargs)
     except Exception as error:
         given = {t.dtype for t in pytree.tree_leaves((args, kwargs))}
         kinds = {p.dtype for p in model.parameters() if p.dtype.is_floating_point}
@@ -308,8 +315,18 @@ class _Writer:
             elif node.op == "call_function":
                 self._call(node)
             elif node.op != "output":
-                raise ReadError(f"forward holds '{node.format_node()}', which is not a plain operation")
-        return Graph(self.values, tuple(self.operations), self._output(nodes[-1]))
+                raise ReadError(_not_plain(str(node.target), node))
+        self._check_batch_sizes()
+        return Graph(self.values, tuple(self.operations), self._output())
+
+    def _check_batch_sizes(self) -> None:
+        """The graph has to hold for batches of every size."""
+        for symbol, bounds in self.program.range_constraints.items():
+            if int(bounds.lower) > 2 or bounds.upper < 1 << 40:
+                raise ReadError(
+                    f"forward does different things for different batch sizes: what was read holds for {symbol} in "
+                    f"{bounds} only. Measure a module that treats all batches alike"
+                )
 
     def _placeholder(self, node: Node) -> None:
         signature = self.program.graph_signature
@@ -349,13 +366,11 @@ class _Writer:
             self.names[node.name] = f"{self.names[source.name]}[{node.args[1]}]"
             return
         if not isinstance(target, torch._ops.OpOverload) and not _is_number(node):
-            raise ReadError(
-                f"forward holds {node.target} in module '{_module(node)}', which is not a plain operation. "
-                "Control flow and grad switches inside forward cannot be measured"
-            )
+            raise ReadError(_not_plain(str(target), node))
         name, arguments, keywords = _arguments(node, self.names)
         if name in _CHECKS:
             return
+        _refuse_random(target, arguments, node)
         many = isinstance(made, tuple | list)
         own = "%" + node.name
         self.names[node.name] = own
@@ -367,6 +382,8 @@ class _Writer:
         self.operations.append(operation)
 
     def _activation(self, name: str, tensor: Tensor, operation: Operation) -> Value:
+        if tensor.dtype.is_complex:
+            raise ReadError(f"{operation.where} makes complex numbers: only real networks can be measured")
         shape, axes = _one_sample(tensor.shape)
         sources = [self.values[v] for _, v in operation.reads if v in self.values]
         varying = [value for value in sources if value.samples is not None]
@@ -380,21 +397,42 @@ class _Writer:
         samples = _locate(shape, axes[0], operation, varying) if axes else None
         return Value(name, "activation", shape, tensor.dtype, samples)
 
-    def _output(self, node: Node) -> str:
-        made: Any = node.args[0]
+    def _output(self) -> str:
+        made = [name for name in self.program.graph_signature.user_outputs if isinstance(name, str)]
         structure = self.program.call_spec.out_spec
-        if structure is None or not structure.is_leaf() or len(made) != 1 or made[0] is None:
+        if structure is None or not structure.is_leaf() or len(made) != 1:
             raise ReadError(
                 f"the model returns {_structure_text(structure)}, expected one tensor of outputs. Wrap it in a "
                 "module whose forward returns the logits alone"
             )
-        name = self.names[made[0].name]
+        name = self.names[made[0]]
         value = self.values.get(name)
         if value is None or value.samples != Samples(0):
             raise ReadError("the outputs have to be a tensor with the samples along its first axis")
         if not value.dtype.is_floating_point:
             raise ReadError(f"the outputs have type {value.dtype}, expected floating point logits")
         return name
+
+
+def _not_plain(what: str, node: Node) -> str:
+    place = f"module '{_module(node)}'" if _module(node) else "forward"
+    return (
+        f"{place} holds {what}, which is not a plain operation. Control flow, torch.no_grad and autocast inside "
+        "forward cannot be measured: move them out of it"
+    )
+
+
+def _refuse_random(target: Any, arguments: Mapping[str, Any], node: Node) -> None:
+    """Operations that draw random numbers even in eval mode."""
+    seeded = isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+    idle = arguments.get("train") is False or arguments.get("training") is False or arguments.get("dropout_p") == 0.0
+    if seeded and not idle:
+        name = target.overloadpacket.__name__
+        hint = ": pass training=self.training to it" if "dropout" in name else ""
+        raise ReadError(
+            f"{name} in module '{_module(node)}' draws random numbers, even in eval mode{hint}. A network that is "
+            "different every time has no curvature"
+        )
 
 
 def _structure_text(structure: pytree.TreeSpec) -> str:
@@ -495,23 +533,41 @@ def _product(sizes: tuple[int, ...]) -> int:
 
 
 def _check_samples_apart(network: Network, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The first sample's output must not change with the second sample."""
-    twice = pytree.tree_map_only(Tensor, lambda t: torch.cat([t[:1], t[:1]]), (args, kwargs))
+    """Neither sample's output may change with the other sample, or with its own place in the batch."""
+    generator = torch.Generator().manual_seed(0)
+    pair = pytree.tree_map_only(Tensor, lambda t: _unlike(t, generator), (args, kwargs))
     names = [v.name for v in network.graph.of_kind("input")]
+
+    def outputs(*order: int) -> Tensor:
+        inputs = [t[list(order)] for t in pytree.tree_leaves(pair)]
+        values = network.graph.run(network.state() | dict(zip(names, inputs, strict=True)))
+        result: Tensor = values[network.graph.output]
+        return result
+
     with torch.no_grad():
-        first = []
-        for form in ((args, kwargs), twice):
-            inputs = dict(zip(names, pytree.tree_leaves(form), strict=True))
-            values = network.graph.run(network.state() | inputs)
-            first.append(values[network.graph.output][0])
-    scale = first[0].abs().amax().nan_to_num(0.0)
-    if not (is_finite(first[0]) and is_finite(first[1])):
+        ab, aa, bb = outputs(0, 1), outputs(0, 0), outputs(1, 1)
+    if not all(map(is_finite, (ab, aa, bb))):
         return  # measuring says which layer first
-    if bool((first[0] - first[1]).abs().amax() > 1e-3 * scale):
+    same = ((ab[0], aa[0]), (aa[1], aa[0]), (ab[1], bb[1]), (bb[1], bb[0]))
+    scale = float(torch.stack([ab, aa, bb]).abs().amax())
+    if any(float((x - y).abs().amax()) > 1e-3 * scale for x, y in same):
         raise ReadError(
             "the outputs for one sample change with the other samples of the batch, even in eval mode "
             "(normalisation by batch statistics?): curvature is not a sum over samples there"
         )
+
+
+def _unlike(pair: Tensor, generator: torch.Generator) -> Tensor:
+    """Two samples that differ, whatever the example was."""
+    if pair.dtype.is_floating_point:
+        noise = torch.randn(pair[0].shape, generator=generator).to(pair)
+        size = pair.std() if bool(pair.std() > 0) else pair.new_ones(())
+        return torch.stack([pair[0], pair[0] + size * noise])
+    return (
+        pair
+        if not torch.equal(pair[0], pair[1])
+        else torch.stack([pair[0], pair[0].flatten().roll(1).view_as(pair[0])])
+    )
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -525,7 +581,8 @@ def first_non_finite(network: Network, inputs: Mapping[str, Tensor]) -> NonFinit
     """An error that names where NaN or infinity comes up first on the way through the network."""
     values = network.state()
     for name, given in [*values.items(), *inputs.items()]:
-        if isinstance(given, Tensor) and not is_finite(given):
+        masks = name in network.graph.values and network.graph.values[name].kind in ("buffer", "constant")
+        if isinstance(given, Tensor) and not masks and not is_finite(given):
             return NonFiniteError(f"{network.graph.values[name].kind} '{name.removeprefix('%')}' {_bad(given)}")
     values |= inputs
     with torch.no_grad():

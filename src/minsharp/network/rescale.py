@@ -122,8 +122,11 @@ def _pairs(traced: fx.Graph, modules: Mapping[str, nn.Module]) -> Iterator[tuple
 
 def _fused(layer: Any, norm: Any) -> nn.Module:
     if isinstance(layer, nn.Linear):
-        return fuse_linear_bn_eval(layer, norm)
-    return fuse_conv_bn_eval(layer, norm, transpose="Transpose" in type(layer).__name__)
+        result: Any = fuse_linear_bn_eval(layer, norm)
+    else:
+        result = fuse_conv_bn_eval(layer, norm, transpose="Transpose" in type(layer).__name__)
+    result.bias.requires_grad_(layer.weight.requires_grad)  # a bias that is new comes frozen
+    return result
 
 
 def _replace(root: nn.Module, path: str, new: nn.Module) -> None:

@@ -272,16 +272,17 @@ def symmetries(
     >>> symmetries(model, torch.zeros(1, 3), scope="neuron").dimension
     13
     """
-    return group(read(model, example), scope, fixed)
+    network = read(model, example)
+    if fixed is None:
+        fixed = [name for name, parameter in network.parameters.items() if not parameter.requires_grad]
+    return group(network.graph, scope, fixed)
 
 
-def group(network: Network, scope: Scope, fixed: Iterable[str] | None = None) -> Symmetries:
+def group(graph: Graph, scope: Scope, fixed: Iterable[str] = ()) -> Symmetries:
     """The group of a network that has been read."""
     if scope not in ("layer", "neuron"):
         raise InputError(f"scope={scope!r}: expected 'layer' or 'neuron'")
-    if fixed is None:
-        fixed = [name for name, parameter in network.parameters.items() if not parameter.requires_grad]
-    walk = Walk(network.graph, frozenset(fixed), scope)
+    walk = Walk(graph, frozenset(fixed), scope)
     numbers, positions = _compact([t for e in walk.exponents.values() for t in (e.plus, e.minus)])
     forms = [walk.forms.reduced(n) for n in numbers]
     columns = {g: i for i, g in enumerate(sorted({g for form in forms for g in form}))}
@@ -295,7 +296,7 @@ def group(network: Network, scope: Scope, fixed: Iterable[str] | None = None) ->
     pairs = iter(positions)
     exponents = {name: Exponent(next(pairs), next(pairs)) for name in walk.exponents}
     pinned = {name: _reason(walk, name) for name, e in exponents.items() if _still(e, forms)}
-    shapes = {name: network.graph.values[name].shape for name in exponents}
+    shapes = {name: graph.values[name].shape for name in exponents}
     return Symmetries(scope, len(columns), pinned, shapes, exponents, nodes)
 
 
