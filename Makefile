@@ -23,6 +23,7 @@ lint: $(VENV)/ready
 
 bench: $(BENCH_VENV)/ready
 	$(BENCH_VENV)/bin/python -m benchmarks.run
+	$(BENCH_VENV)/bin/python -m benchmarks.rescaling
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"minsharp needs Python >= 3.11, {sys.executable} is {v.major}.{v.minor}; try: make PYTHON=python3.11")'
@@ -33,7 +34,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 # The peers pin or pull other versions of torch, so they go in last, without their dependencies.
 $(BENCH_VENV)/ready: pyproject.toml constraints.txt benchmarks/peers.txt
 	$(PYTHON) -m venv $(BENCH_VENV)
-	$(BENCH_VENV)/bin/python -m pip install $(PIP_QUIET) --constraint constraints.txt --editable .
+	$(BENCH_VENV)/bin/python -m pip install $(PIP_QUIET) --constraint constraints.txt --editable . scikit-learn
 	$(BENCH_VENV)/bin/python -m pip install $(PIP_QUIET) --no-deps --requirement benchmarks/peers.txt
 	@touch $@
 

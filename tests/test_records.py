@@ -125,12 +125,12 @@ def test_every_row_speaks_of_arguments_that_exist() -> None:
     """A formula that names an argument which no overload has would never match."""
     for name, known in TABLE.items():
         packet = getattr(torch.ops.aten, name)
-        schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
+        schemas = [getattr(packet, o)._schema for o in packet.overloads() if not o.endswith("out")]
         arguments = {argument.name for schema in schemas for argument in schema.arguments}
         named = {part for part in re.findall(r"[a-z]\w*", known.formula) if part not in ("f", "step", "sum", "prod")}
         assert named & arguments or not named, name
         for schema in schemas:  # each overload with tensors has at least one argument that the formula speaks of
             given = {a.name for a in schema.arguments}
             tensors = {a.name for a in schema.arguments if "Tensor" in str(a.type)}
-            sublist = (name, schema.overload_name) == ("einsum", "sublist")  # never reaches a graph
-            assert not tensors or not named or named & given or sublist, (name, schema.overload_name)
+            odd = f"{name}.{schema.overload_name}" in ("einsum.sublist", "repeat_interleave.Tensor")  # of other things
+            assert not tensors or not named or named & given or odd, (name, schema.overload_name)

@@ -155,25 +155,15 @@ def minimum_sharpness(
 def _minimise_over(graph: Graph, measured: Curvature, scope: Scope) -> MinimumSharpness:
     """The minimum from curvature that has been measured."""
     import numpy as np
-    import scipy.sparse
 
     from ..solve.geometric import minimise
 
     if scope == "neuron" and isinstance(measured, Trace):
         raise InputError('scope="neuron" needs the diagonal: pass hessian_diagonal(model, data)')
-    blocks = _curvatures(measured, scope)
+    blocks = curvatures(measured, scope)
     fixed = [name for name in graph.parameters if name not in blocks]
     symmetries = group(graph, scope, fixed)
-    c, plus, minus, owner = _terms(blocks, symmetries)
-    nodes = symmetries.nodes
-    N = scipy.sparse.csr_array(
-        (nodes.coefficient.numpy(), (nodes.form.numpy(), nodes.number.numpy())),
-        shape=(nodes.count, symmetries.dimension),
-    )
-    A = N[plus] - N[minus] if symmetries.dimension else scipy.sparse.csr_array((len(c), 0))
-    A.eliminate_zeros()
-    with np.errstate(divide="ignore"):
-        log_c = np.log(c)
+    log_c, A, owner = program(blocks, symmetries)
     solution = minimise(log_c, A)
     z = torch.from_numpy(np.asarray(solution.z, dtype=np.float64))
     with np.errstate(over="ignore"):
@@ -200,7 +190,7 @@ def _minimise_over(graph: Graph, measured: Curvature, scope: Scope) -> MinimumSh
     )
 
 
-def _curvatures(measured: Curvature, scope: Scope) -> dict[str, Tensor]:
+def curvatures(measured: Curvature, scope: Scope) -> dict[str, Tensor]:
     """The curvature of every measured parameter: a number, or one per entry."""
     source = measured.trace if scope == "layer" and isinstance(measured, Diagonal) else measured
     blocks = {n: torch.as_tensor(v, dtype=torch.float64).cpu() for n, v in source.by_parameter.items()}
@@ -209,6 +199,23 @@ def _curvatures(measured: Curvature, scope: Scope) -> dict[str, Tensor]:
             bad = block[~(torch.isfinite(block) & (block >= 0))].flatten()[0]
             raise InputError(f"the curvature of '{name}' is {float(bad)}: expected finite numbers, none negative")
     return blocks
+
+
+def program(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, Any, Any]:
+    """The geometric program: log c, the matrix A with t = A z for every term, and which parameter each term is of."""
+    import numpy as np
+    import scipy.sparse
+
+    c, plus, minus, owner = _terms(blocks, symmetries)
+    nodes = symmetries.nodes
+    N = scipy.sparse.csr_array(
+        (nodes.coefficient.numpy(), (nodes.form.numpy(), nodes.number.numpy())),
+        shape=(nodes.count, symmetries.dimension),
+    )
+    A = N[plus] - N[minus] if symmetries.dimension else scipy.sparse.csr_array((len(c), 0))
+    A.eliminate_zeros()
+    with np.errstate(divide="ignore"):
+        return np.log(c), A, owner
 
 
 def _terms(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, ...]:

@@ -51,8 +51,8 @@ class Forms:
         result = torch.where((a == ANY) | (b == ANY), ANY, a)
         changed = (result != ANY) & (b != ONE)
         if bool(changed.any()):
-            pairs, where = torch.unique(torch.stack([a[changed], b[changed]]), dim=1, return_inverse=True)
-            sums = [self._intern(_plus(self._table[i], self._table[j], sign)) for i, j in pairs.T.tolist()]
+            pairs, where = unique_pairs(a[changed], b[changed])
+            sums = [self._intern(_plus(self._table[i], self._table[j], sign)) for i, j in pairs]
             result = result.clone()
             result[changed] = torch.tensor(sums, dtype=torch.int64)[where]
         return result
@@ -62,8 +62,7 @@ class Forms:
         a, b = torch.broadcast_tensors(a, b)
         differ = (a != b) & (a != ANY) & (b != ANY)
         if bool(differ.any()):
-            pairs = torch.unique(torch.stack([a[differ], b[differ]]), dim=1)
-            for i, j in pairs.T.tolist():
+            for i, j in unique_pairs(a[differ], b[differ])[0]:
                 self._vanish(_plus(self._table[i], self._table[j], -1), reason)
         return torch.where(a == ANY, b, a)
 
@@ -103,6 +102,13 @@ class Forms:
         for generator in self._table[number]:
             if generator in self._reasons:
                 yield self._reasons[generator]
+
+
+def unique_pairs(a: Tensor, b: Tensor) -> tuple[list[tuple[int, int]], Tensor]:
+    """The different pairs (a_i, b_i) of two tensors of numbers, and for each i the position of its pair."""
+    base = int(b.max()) + 1
+    keys, where = torch.unique(a * base + b, return_inverse=True)
+    return [divmod(key, base) for key in keys.tolist()], where
 
 
 def _plus(a: Form, b: Form, sign: int) -> Form:

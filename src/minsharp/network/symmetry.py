@@ -8,6 +8,7 @@ are the rescalings that change nothing. An operation that is not known can only 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import log
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from ..curvature.plan import Plan
 from ..errors import InputError
-from .forms import ANY, ONE, Forms
+from .forms import ANY, ONE, Forms, unique_pairs
 from .formula import Product
 from .ops import row
 from .reader import Inputs, Network, read
@@ -279,10 +280,15 @@ def symmetries(
 
 
 def group(graph: Graph, scope: Scope, fixed: Iterable[str] = ()) -> Symmetries:
-    """The group of a network that has been read."""
+    """The group of a network that has been read; remembered, for a training loop asks for it every epoch."""
+    return _group(graph, scope, frozenset(fixed))
+
+
+@lru_cache(maxsize=16)
+def _group(graph: Graph, scope: Scope, fixed: frozenset[str]) -> Symmetries:
     if scope not in ("layer", "neuron"):
         raise InputError(f"scope={scope!r}: expected 'layer' or 'neuron'")
-    walk = Walk(graph, frozenset(fixed), scope)
+    walk = Walk(graph, fixed, scope)
     numbers, positions = _compact([t for e in walk.exponents.values() for t in (e.plus, e.minus)])
     forms = [walk.forms.reduced(n) for n in numbers]
     columns = {g: i for i, g in enumerate(sorted({g for form in forms for g in form}))}
@@ -312,8 +318,7 @@ def _compact(tensors: list[Tensor]) -> tuple[list[int], list[Tensor]]:
 def _still(exponent: Exponent, forms: list[Any]) -> bool:
     """Whether a parameter's scale is zero throughout."""
     plus, minus = torch.broadcast_tensors(exponent.plus, exponent.minus)
-    pairs = torch.unique(torch.stack([plus.flatten(), minus.flatten()]), dim=1)
-    return all(forms[i] == forms[j] for i, j in pairs.T.tolist())
+    return all(forms[i] == forms[j] for i, j in unique_pairs(plus.flatten(), minus.flatten())[0])
 
 
 def _reason(walk: Walk, parameter: str) -> str:

@@ -1,0 +1,1 @@
+"""minsharp side by side with other libraries: `make bench`."""

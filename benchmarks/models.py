@@ -1,0 +1,182 @@
+"""The networks that are measured, and inputs for them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+CLASSES = 10
+
+
+def small_mlp() -> nn.Module:
+    """The paper's SmallMLP, 784-20-20-10."""
+    return perceptron(784, 20, 20, CLASSES)
+
+
+def mlp() -> nn.Module:
+    """The paper's MLP, 784-512-128-512-10."""
+    return perceptron(784, 512, 128, 512, CLASSES)
+
+
+def perceptron(*widths: int) -> nn.Module:
+    """Linear layers with ReLU between them."""
+    layers: list[nn.Module] = []
+    for into, out in pairwise(widths):
+        layers += [nn.Linear(into, out), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def small_cnn() -> nn.Module:
+    """The paper's SmallCNN."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(20, 20, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(320, CLASSES)),
+    )
+
+
+def lenet() -> nn.Module:
+    """The paper's LeNet: its first pool has stride 1, its third convolution 7 x 7 positions."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2, stride=1)),
+        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2, stride=2)),
+        *(nn.Conv2d(16, 120, 5), nn.ReLU(), nn.Flatten()),
+        *(nn.Linear(5880, 84), nn.ReLU(), nn.Linear(84, CLASSES)),
+    )
+
+
+def vgg11() -> nn.Module:
+    """VGG-11 for 32 x 32 images, without batch norm, one linear layer at the end."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for width in (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0):
+        if width:
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
+            channels = width
+        else:
+            layers.append(nn.MaxPool2d(2))
+    return kaiming(nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, CLASSES)))
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions with batch norm around a skip connection."""
+
+    def __init__(self, into: int, out: int, stride: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(into, out, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(out)
+        self.relu1 = nn.ReLU()
+        self.conv2 = nn.Conv2d(out, out, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(out)
+        self.relu2 = nn.ReLU()
+        self.shortcut: nn.Module | None = None
+        if into != out or stride != 1:
+            self.shortcut = nn.Sequential(nn.Conv2d(into, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`+` rather than `+=` or torch.add: the form that BackPACK can convert."""
+        y = self.norm2(self.conv2(self.relu1(self.norm1(self.conv1(x)))))
+        skip = x if self.shortcut is None else self.shortcut(x)
+        return self.relu2(y + skip)
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 for 32 x 32 images: a 3 x 3 stem of stride 1, no pool after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
+        blocks: list[nn.Module] = []
+        channels = 64
+        for width in (64, 128, 256, 512):
+            blocks += [BasicBlock(channels, width, 1 + (width > channels)), BasicBlock(width, width, 1)]
+            channels = width
+        self.blocks = nn.Sequential(*blocks)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.head = nn.Linear(512, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits."""
+        return self.head(torch.flatten(self.pool(self.blocks(self.stem(x))), 1))
+
+
+def resnet18() -> nn.Module:
+    """ResNet-18 whose batch norms have seen 64 random images, so that their statistics are not 0 and 1."""
+    model = kaiming(ResNet18())
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = None  # a plain mean over what was seen
+    with torch.no_grad():
+        model.train()(torch.randn(64, 3, 32, 32))
+    return model
+
+
+def kaiming(model: nn.Module) -> nn.Module:
+    """Convolutions with He's initial weights, as is usual for deep networks."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return model
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A network in eval mode with a batch of inputs and labels, in float32."""
+
+    name: str
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How to make a problem."""
+
+    build: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    samples: int
+    paper: bool
+
+
+ENTRIES = {
+    "SmallMLP": Entry(small_mlp, (784,), 1000, paper=True),
+    "SmallCNN": Entry(small_cnn, (1, 28, 28), 1000, paper=True),
+    "MLP": Entry(mlp, (784,), 1000, paper=True),
+    "LeNet": Entry(lenet, (1, 28, 28), 200, paper=True),
+    "VGG-11": Entry(vgg11, (3, 32, 32), 16, paper=False),
+    "ResNet-18": Entry(resnet18, (3, 32, 32), 16, paper=False),
+}
+
+
+def problem(name: str, samples: int | None = None, train: bool = False) -> Problem:
+    """A network with its usual number of samples, or with another; the same every time.
+
+    Every class is a cloud around a random image. Trained or not makes no difference to time or memory, but much to
+    the spread of Hutchinson's estimator, and who measures curvature measures trained networks.
+    """
+    entry = ENTRIES[name]
+    n = samples or entry.samples
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = entry.build().eval()
+        y = torch.randint(CLASSES, (n,))
+        x = torch.randn(CLASSES, *entry.shape)[y] + torch.randn(n, *entry.shape)
+        if train:
+            fit(model, x, y)
+    return Problem(name, model, x, y)
+
+
+def fit(model: nn.Module, x: Tensor, y: Tensor, target: float = 0.1, steps: int = 200) -> None:
+    """Adam on the whole batch, in eval mode, until the loss is below the target."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        if loss < target:
+            break
+        loss.backward()
+        optimizer.step()
+    optimizer.zero_grad()

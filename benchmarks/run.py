@@ -1,0 +1,116 @@
+"""`make bench`: minsharp beside its peers, printed and written to docs/performance.md."""
+
+import argparse
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+
+from rich.console import Console
+
+from . import tables
+from .fresh import ask, import_times
+from .measure import DIAGONALS, FULL, QUICK, TRACES, Effort, Measured, distance, measure
+from .methods import BASELINE, DIAGONAL, TRACE, baseline_diagonal
+from .models import ENTRIES
+from .report import Table, duration
+
+PAGE = Path("docs/performance.md")
+INTRODUCTION = """# Performance
+
+This page is written by `make bench`; all numbers are from one run of it, none is typed by hand. The first four networks
+are those of the paper (arXiv 2106.12612), the last two take 32 x 32 images; ten classes, cross-entropy, float32. The
+samples are clouds around ten random images, and each network has been trained on them until its loss was below 0.1.
+The trace by BackPACK, nngeometry and the baseline is the sum of their diagonal: they have no shorter way.
+"""
+
+
+def main() -> None:
+    """Measure, print, write."""
+    options = arguments()
+    warnings.simplefilter("ignore")  # the peers' own
+    console = Console(width=170)
+    machine, start = tables.machine(), perf_counter()
+    console.print(machine)
+    results = [measured(name, QUICK if options.quick else FULL, console) for name in options.only or ENTRIES]
+    found, remarks = sections(results, options.quick)
+    for table in found:
+        console.print(table.rich())
+    for remark in remarks:
+        console.print(remark)
+    console.print(f"{duration(perf_counter() - start)} in all.")
+    out = options.out or (None if options.quick or options.only else PAGE)
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(page(machine, found, remarks))
+        console.print(f"Written to {out}.")
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few samples, few rounds: only to see that it runs")
+    parser.add_argument("--only", action="append", choices=ENTRIES, metavar="MODEL", help=", ".join(ENTRIES))
+    parser.add_argument("--out", type=Path, help=f"the page to write; a complete run writes {PAGE}")
+    return parser.parse_args()
+
+
+def measured(name: str, effort: Effort, console: Console) -> Measured:
+    """One network, with a line on how it went."""
+    start = perf_counter()
+    result = measure(name, effort)
+    differs = result.agreement["BackPACK"].trace
+    console.print(
+        f"{name}: {result.rounds} rounds in {duration(perf_counter() - start)}; "
+        f"trace {result.trace.total:.6g}, relative difference from BackPACK {differs:.1e}"
+    )
+    return result
+
+
+def sections(results: Sequence[Measured], quick: bool) -> tuple[list[Table], list[str]]:
+    """All tables and the remarks under them, with what is measured apart from the rounds."""
+    names = [m.name for m in results]
+    growth = {
+        what: {n: float(ask("stream", "SmallCNN", n, what)) for n in ((200, 1000) if quick else (1000, 20000))}
+        for what in ("trace", "diagonal")
+    }
+    imports = import_times(2 if quick else 9)
+    targets = [*tables.speed_targets(results), *tables.memory_targets(growth), tables.import_target(*imports)]
+    found = [
+        tables.times_table("Trace", TRACE, TRACES, results),
+        tables.times_table("Diagonal", DIAGONAL, DIAGONALS, results),
+        tables.memory_table(results),
+        tables.settings_table(results),
+        tables.agreement_table(results),
+        tables.streaming_table("SmallCNN", growth),
+        tables.reading_table({name: ask("read", name) for name in names}),
+        tables.import_table(*imports),
+        tables.target_table(targets),
+    ]
+    whole = [] if quick or "SmallMLP" not in names else [whole_baseline(results[names.index("SmallMLP")])]
+    return found, [tables.FOOTNOTES, *whole]
+
+
+def whole_baseline(result: Measured) -> str:
+    """The baseline in full on the smallest network: how good the extrapolation is, and the numbers."""
+    start = perf_counter()
+    diagonal = baseline_diagonal(result.problem)
+    seconds = perf_counter() - start
+    differs = distance(result.diagonal.by_parameter, diagonal)
+    return (
+        f"The baseline was also run in full on {result.name}, once: {duration(seconds)} against the extrapolated "
+        f"{duration(result.seconds(BASELINE.name))}; its diagonal differs from minsharp's by {differs:.1e}."
+    )
+
+
+def page(machine: str, found: Sequence[Table], remarks: Sequence[str]) -> str:
+    """The page; the remarks stand under the two tables of times, which they explain."""
+    parts = [INTRODUCTION + "\n" + machine]
+    parts += [table.markdown() for table in found[:2]]
+    parts += remarks
+    parts += [table.markdown() for table in found[2:]]
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    main()
