@@ -69,8 +69,8 @@ def quickest(run: Run, patience: float) -> float:
 def tuned(method: Method, problem: Problem, patience: float) -> Runner:
     """A method at the fastest of its settings.
 
-    They are tried in order until one takes three times as long as the best so far; those that came close to the best
-    are tried again, so that a moment's noise does not decide.
+    They are tried in order until one takes three times as long as the best so far. Those that came close to the best
+    are tried again, so that a moment's noise does not decide, unless a single call outlasts the patience.
     """
     runs: dict[int, Run] = {}
     costs: dict[int, float] = {}
@@ -79,7 +79,7 @@ def tuned(method: Method, problem: Problem, patience: float) -> Runner:
         costs[setting] = quickest(runs[setting], patience) / method.units(setting)
         if costs[setting] > 3 * min(costs.values()):
             break
-    close = [setting for setting, cost in costs.items() if cost < 1.5 * min(costs.values())]
+    close = [s for s, cost in costs.items() if cost < 1.5 * min(costs.values()) and cost * method.units(s) < patience]
     for setting in close if len(close) > 1 else ():
         again = quickest(runs[setting], patience) / method.units(setting)
         costs[setting] = min(costs[setting], again)

@@ -43,7 +43,7 @@ class Effort:
     shrink: int = 1
 
 
-FULL = Effort(seconds=25, least=5, most=31, patience=1, probes=200, probe_seconds=10)
+FULL = Effort(seconds=20, least=3, most=31, patience=1, probes=200, probe_seconds=8)
 QUICK = Effort(seconds=2, least=2, most=5, patience=0.2, probes=10, probe_seconds=2, shrink=8)
 
 

@@ -38,7 +38,7 @@ def batch_sizes(problem: Problem) -> tuple[int, ...]:
 
 def probes_at_once(problem: Problem) -> tuple[int, ...]:
     """How many sign vectors go through one product."""
-    return (1, 4, 16)
+    return (1, 4, 10)
 
 
 def minsharp_trace(problem: Problem, _setting: int) -> Run:

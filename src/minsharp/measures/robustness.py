@@ -8,9 +8,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..curvature.estimators import Objective
 from ..curvature.hessian import Pattern
 from ..curvature.losses import Criterion
+from ..curvature.objective import Objective
 from ..curvature.stream import Data
 from ..errors import InputError
 from ..network.reader import Network

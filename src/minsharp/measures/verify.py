@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..curvature.estimators import Objective
 from ..curvature.hessian import hessian_trace
 from ..curvature.losses import Criterion
+from ..curvature.objective import Objective
 from ..curvature.stream import Batch, Data, batches
 from ..errors import InputError
 from ..network.reader import Network, call_form, eval_mode
