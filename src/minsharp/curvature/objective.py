@@ -4,15 +4,18 @@ Nothing here reads the network or shares code with the engine.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import isfinite
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
-from ..network.reader import Network, call_form, eval_mode, random_state_kept
+from ..errors import InputError, LossError, NonFiniteError, ReadError
+from ..network.reader import Network, call_form, describe, eval_mode, random_state_kept
 from .engine import CurvatureSum
 from .hessian import Pattern, matching
 from .losses import Criterion, Loss, as_loss
@@ -20,6 +23,14 @@ from .results import Diagonal
 from .stream import Batch, Data, batches, first_of
 
 Parameters = dict[str, Tensor]
+
+_PART = 512  # samples at a time: the graph of their second derivatives has to fit
+_KEPT = 2  # graphs that are not built anew for every product
+
+
+def _parts(batch: Batch) -> Iterator[Batch]:
+    """The samples of a batch, not too many at a time."""
+    return (batch.part(start, start + _PART) for start in range(0, len(batch), _PART))
 
 
 def _double(tensor: Tensor) -> Tensor:
@@ -38,23 +49,39 @@ class Objective:
         *,
         need_targets: bool = True,
     ):
-        self.model = model.module if isinstance(model, Network) else model
+        self.model = model.module if isinstance(model, Network) else getattr(model, "_orig_mod", model)
+        if not isinstance(self.model, nn.Module):
+            raise InputError(f"expected a torch.nn.Module, or a Network from minsharp.read, got {describe(model)}")
         self.loss: Loss = as_loss(nn.CrossEntropyLoss() if criterion is None else criterion)
         held = dict(self.model.named_parameters())
         self.names = matching(held, pattern)
         self.parameters = {name: held[name].detach().clone() for name in self.names}
         self.device = next(iter(self.parameters.values())).device
         _, stream = first_of(batches(data))
-        self.batches = [batch.to(self.device) for batch in stream]
+        self.batches = [part.to(self.device) for batch in stream for part in _parts(batch)]
         self.weight, self.samples = 0.0, sum(map(len, self.batches))
         with self.prepared(), torch.no_grad():
             for i, batch in enumerate(self.batches):
-                outputs = self.outputs({}, batch)
+                outputs = self._first_outputs(batch)
                 self.loss.check(outputs, batch.targets)
                 if batch.targets is None and not need_targets:
                     self.batches[i] = Batch(batch.inputs, self.loss.any_targets(outputs))
                 self.weight += self.loss.weight(outputs, batch.targets)
+        if not self.weight:
+            raise LossError(f"{self.loss.name} over this data weighs nothing: every target is ignored, or has weight 0")
         self.divisor = self.weight if self.loss.mean else 1.0
+
+    def _first_outputs(self, batch: Batch) -> Tensor:
+        """The outputs as the model is; refuses what it does not run on, and outputs that are not one tensor."""
+        try:
+            outputs = self.outputs({}, batch)
+        except Exception as error:
+            cause = next(iter(str(error).splitlines()), type(error).__name__)
+            kind = type(self.model).__name__
+            raise InputError(f"{kind} does not run on {describe(batch.inputs)}: {cause}") from error
+        if not isinstance(outputs, Tensor):
+            raise ReadError(f"the outputs are {describe(outputs)}, expected one tensor of outputs")
+        return outputs
 
     def double(self) -> "Objective":
         """The same in double precision."""
@@ -66,11 +93,18 @@ class Objective:
         ]
         return result
 
+    def narrowed(self, names: Sequence[str]) -> "Objective":
+        """The same as a function of fewer parameters."""
+        result = copy.copy(self)
+        result.names = list(names)
+        result.parameters = {name: self.parameters[name] for name in names}
+        return result
+
     @contextmanager
     def prepared(self) -> Iterator[None]:
         """The model in eval mode, without fused kernels that lack second derivatives; as it was afterwards."""
         fast = torch.backends.mha.get_fastpath_enabled()
-        with eval_mode(self.model), random_state_kept(self.device):
+        with eval_mode(self.model), random_state_kept(self.device), sdpa_kernel(SDPBackend.MATH):
             torch.backends.mha.set_fastpath_enabled(False)
             try:
                 yield
@@ -84,16 +118,84 @@ class Objective:
 
     def gradient(self, parameters: Parameters, batch: Batch, create_graph: bool = False) -> tuple[Tensor, ...]:
         """The gradient of one batch's terms, already divided."""
+        return self._value_and_gradient(parameters, batch, create_graph)[1]
+
+    def _value_and_gradient(
+        self, parameters: Parameters, batch: Batch, create_graph: bool = False
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         with torch.enable_grad():
             leaves = [p.requires_grad_() for p in parameters.values()]
             total = self.loss.total(self.outputs(parameters, batch), batch.targets) / self.divisor
             found = torch.autograd.grad(total, leaves, create_graph=create_graph, allow_unused=True)
-        return tuple(torch.zeros_like(p) if g is None else g for p, g in zip(leaves, found, strict=True))
+        gradient = tuple(torch.zeros_like(p) if g is None else g for p, g in zip(leaves, found, strict=True))
+        return total.detach(), gradient
 
     def full_gradient(self, parameters: Parameters) -> list[Tensor]:
         """The gradient over all the data."""
         parts = [self.gradient(parameters, batch) for batch in self.batches]
         return [torch.stack(rows).sum(0) for rows in zip(*parts, strict=True)]
+
+    @property
+    def vector(self) -> Tensor:
+        """The parameters end to end."""
+        return torch.cat([p.flatten() for p in self.parameters.values()])
+
+    def at(self, vector: Tensor) -> Parameters:
+        """A vector as parameters, each a tensor of its own."""
+        parts = vector.split([p.numel() for p in self.parameters.values()])
+        return {
+            name: part.reshape(p.shape).to(p, copy=True)
+            for part, (name, p) in zip(parts, self.parameters.items(), strict=True)
+        }
+
+    def value(self, vector: Tensor) -> float:
+        """The criterion over all the data, at a vector of parameters."""
+        parameters = self.at(vector)
+        with torch.no_grad():
+            terms = [self.loss.total(self.outputs(parameters, batch), batch.targets) for batch in self.batches]
+        return sum(map(float, terms)) / self.divisor
+
+    def value_here(self) -> float:
+        """The criterion of the model as it is; refuses one that is not finite."""
+        value = self.value(self.vector)
+        if not isfinite(value):
+            raise NonFiniteError(
+                f"{self.loss.name} over this data is {value}: a weight, an input or an activation is not finite"
+            )
+        return value
+
+    def value_and_slope(self, vector: Tensor) -> tuple[float, Tensor]:
+        """The criterion over all the data and its gradient, at a vector of parameters."""
+        value, slope = 0.0, torch.zeros_like(vector)
+        for batch in self.batches:
+            term, gradient = self._value_and_gradient(self.at(vector), batch)
+            value += float(term)
+            slope += torch.cat([g.flatten() for g in gradient])
+        return value, slope
+
+    def hessian_product(self) -> Callable[[Tensor], Tensor]:
+        """v -> H v over all the parameters, of the model as it is. Holds on to the graphs of the first few batches."""
+        kept = [self._second_graph(batch) for batch in self.batches[:_KEPT]]
+
+        def product(direction: Tensor) -> Tensor:
+            parts = list(self.at(direction).values())
+            total = torch.zeros_like(direction)
+            for i, batch in enumerate(self.batches):
+                leaves, gradient = kept[i] if i < _KEPT else self._second_graph(batch)
+                pairs = [(g, v) for g, v in zip(gradient, parts, strict=True) if g.requires_grad]
+                if pairs:
+                    rows, weights = zip(*pairs, strict=True)
+                    found = torch.autograd.grad(rows, leaves, weights, retain_graph=i < _KEPT, allow_unused=True)
+                    images = (torch.zeros_like(p) if h is None else h for p, h in zip(leaves, found, strict=True))
+                    total += torch.cat([image.flatten() for image in images])
+            return total
+
+        return product
+
+    def _second_graph(self, batch: Batch) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        """Parameters, and the gradient of one batch as a function of them."""
+        current = {name: p.clone() for name, p in self.parameters.items()}
+        return list(current.values()), self.gradient(current, batch, create_graph=True)
 
     def quadratic_form(self, name: str, v: Tensor) -> float:
         """v^T H v for a direction v inside one parameter, by Hessian-vector products."""
