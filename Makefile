@@ -8,7 +8,7 @@ PIP_QUIET := --quiet --disable-pip-version-check
 .PHONY: demo test test-slow lint bench clean
 
 demo: $(VENV)/ready
-	$(RUN) -m minsharp.demo
+	$(VENV)/bin/minsharp demo
 
 test: lint
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 -m "not slow"

@@ -1,45 +1,293 @@
-"""A first look: train a small network on two spirals, and see where its curvature sits."""
+"""Two minutes on what minsharp is for: handwritten digits, two small networks, and a trace that can be fooled."""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import hessian_trace
-from .curvature.estimators import baseline_diagonal
+from .errors import InputError
+from .measures.compare import Comparison, compare
+from .measures.minimum import MinimumSharpness, minimum_sharpness
+from .measures.robustness import NoiseRobustness, noise_robustness
+from .measures.verify import Verification, verify
+from .network.reader import Network, read
+from .network.rescale import rescale
+from .network.symmetry import symmetries
+
+EXTRAS = {"matplotlib": "matplotlib", "sklearn": "scikit-learn"}
+RATIOS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+MEASURES = ("training loss", "trace", "minimum sharpness", "relative minimum sharpness", "relative sensitivity")
+SHOWN = ("minimum sharpness", "relative sensitivity")
+ABSOLUTE = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16)
+RELATIVE = (0.0, 0.1, 0.2, 0.4, 0.8)
+COMPARED = (
+    *("training loss", "trace", "minimum sharpness", "minimum sharpness (neuron)", "normalized sharpness"),
+    *("relative minimum sharpness", "relative sensitivity", "Fisher-Rao norm", "SAM", "ASAM"),
+)
+SPREAD = 10.0
+"""The random rescaling multiplies weights by factors between 1/10 and 10."""
+EPOCHS = 120
 
 
-def spirals(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Two spirals wound around each other, n points each."""
-    radius = torch.rand(2, n, generator=generator).sqrt()
-    angle = 3.5 * torch.pi * radius + torch.pi * torch.arange(2.0).view(2, 1)
-    points = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=-1)
-    return points.flatten(0, 1), torch.arange(2).repeat_interleave(n)
+@dataclass(frozen=True)
+class Trained:
+    """A network, and what is known of it."""
+
+    name: str
+    network: Network
+    accuracy: float
+    layer: MinimumSharpness
+    neuron: MinimumSharpness
 
 
-def train(x: Tensor, y: Tensor, steps: int = 1500) -> nn.Module:
-    """A network with two hidden layers, fitted with Adam."""
-    model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2))
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-    return model
+def run(out: str | Path = "minsharp-demo", *, epochs: int = EPOCHS, ratios: Sequence[float] = RATIOS) -> Path:
+    """Run the demo, tell its story on stdout, and write the report and the figures; the path of the report."""
+    _check_extras()
+    folder = _folder(Path(out))
+    from .data import load
 
-
-def main() -> None:
-    """Train, measure, and check against the slow way."""
+    digits = load("digits")
     torch.manual_seed(0)
-    x, y = spirals(200, torch.Generator().manual_seed(0))
-    model = train(x, y)
-    accuracy = float((model(x).argmax(1) == y).float().mean())
-    print(f"A network of 2-32-32-2 neurons, trained on two spirals: accuracy {accuracy:.1%}.\n")
-    trace = hessian_trace(model, x)
-    print(trace, "\n")
-    slow = baseline_diagonal(model, (x, y)).total
-    print(f"Double backpropagation, one parameter at a time, gives {slow:.6g}: ", end="")
-    print(f"a relative difference of {abs(trace.total / slow - 1):.1e}.")
+    with _one_thread(), _steps(5) as step:
+        step("training two networks to the same loss")
+        small, large = _train_two(digits)
+        step("fooling the trace")
+        scales = symmetries(small.network, digits.train_x[:2]).random(seed=1, spread=SPREAD)
+        fooled = rescale(small.network, scales)
+        again = minimum_sharpness(fooled, digits.train_x)
+        some = (digits.train_x[:200], digits.train_y[:200])
+        comparison = compare(small.network, some, measures=COMPARED, rescalings=3)
+        step("noise on the weights")
+        checked = verify(small.network, digits.train_x, small.neuron)
+        versions = {
+            "as trained": small.network.module,
+            "flattest": rescale(small.network, small.neuron.scales),
+            "rescaled": fooled,
+        }
+        noisy = {name: _noise(module, digits.test_x, digits.test_y) for name, module in versions.items()}
+        step("label noise: one network per fraction of permuted labels")
+        rows = _label_noise(epochs, ratios, step.detail)
+        step("writing the report and the figures")
+        taus = _taus(rows)
+        report = _write(folder, small, comparison, checked, noisy, rows, taus)
+    _tell(small, large, again, checked, noisy, taus, report)
+    return report
+
+
+def _check_extras() -> None:
+    missing = [name for module, name in EXTRAS.items() if find_spec(module) is None]
+    if missing:
+        raise InputError(f"the demo needs {' and '.join(missing)}: pip install 'minsharp[experiments]'")
+
+
+def _folder(out: Path) -> Path:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder '{out}': {error.strerror}") from None
+    return out
+
+
+class _Steps:
+    """Where the demo is, on stderr: a spinner on a terminal, a line per step elsewhere."""
+
+    def __init__(self, total: int, show: Callable[[str], None]):
+        self.total, self.done, self.show, self.title = total, 0, show, ""
+
+    def __call__(self, title: str) -> None:
+        self.done += 1
+        self.title = f"[{self.done}/{self.total}] {title}"
+        self.show(self.title)
+
+    def detail(self, text: str) -> None:
+        """What is going on inside a step."""
+        self.show(f"{self.title}, {text}")
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Networks this small gain nothing from more, and wait for each other where the machine is busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _steps(total: int) -> Iterator[_Steps]:
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield _Steps(total, lambda text: console.print(text, markup=False, soft_wrap=True))
+        return
+    with console.status("") as status:
+        yield _Steps(total, lambda text: status.update(text.replace("[", "\\[", 1)))
+
+
+def _train_two(digits: Any) -> tuple[Trained, Trained]:
+    """The same network from the same start, with small batches and with large ones, to the same training loss."""
+    from .experiments.training import Recipe, train_to_loss
+    from .models import digits_mlp
+
+    start = digits_mlp()
+    trained = []
+    for name, recipe in {
+        "batches of 16": Recipe(lr=0.02, epochs=0, limit=300, target=0.01, batch=16),
+        "batches of 500": Recipe(lr=0.1, epochs=0, limit=2000, target=0.01, batch=500),
+    }.items():
+        model = copy.deepcopy(start)
+        train_to_loss(model, digits.train_x, digits.train_y, recipe, seed=0)
+        trained.append(_known(name, model.eval(), digits))
+    return trained[0], trained[1]
+
+
+def _known(name: str, model: nn.Module, digits: Any) -> Trained:
+    from .curvature.hessian import hessian_diagonal
+
+    network = read(model, digits.train_x)
+    with torch.no_grad():
+        accuracy = float((model(digits.test_x).argmax(1) == digits.test_y).float().mean())
+    diagonal = hessian_diagonal(network, digits.train_x)
+    layer, neuron = (minimum_sharpness(network, diagonal, scope=scope) for scope in ("layer", "neuron"))
+    return Trained(name, network, accuracy, layer, neuron)
+
+
+def _noise(model: nn.Module, x: Tensor, y: Tensor) -> list[NoiseRobustness]:
+    return [
+        noise_robustness(model, (x, y), sigmas=ABSOLUTE, noise="absolute", trials=20),
+        noise_robustness(model, (x, y), sigmas=RELATIVE, noise="relative", trials=20),
+    ]
+
+
+def _label_noise(epochs: int, ratios: Sequence[float], detail: Callable[[str], None]) -> list[dict[str, Any]]:
+    """One network per fraction of permuted labels, trained and measured as in the paper's experiment."""
+    from .experiments.labels import experiment
+
+    plan = experiment("digits", models=["MLP"], ratios=ratios, seeds=[0], measures=MEASURES, epochs=epochs)
+    rows: list[dict[str, Any]] = []
+    for cell in plan.cells:
+        detail(f"{cell['ratio']:.0%}")
+        rows += plan.work({**plan.settings, **cell}, None)
+    return rows
+
+
+def _taus(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Kendall's tau of every measure with the gap."""
+    from .experiments.statistics import correlations
+
+    return {c.measure: c.kendall.value for c in correlations(rows, MEASURES)}
+
+
+def _write(
+    folder: Path,
+    small: Trained,
+    comparison: Comparison,
+    checked: Verification,
+    noisy: dict[str, list[NoiseRobustness]],
+    rows: list[dict[str, Any]],
+    taus: dict[str, float],
+) -> Path:
+    from .experiments.cells import write_csv
+    from .report import Point, Scatter, write_report
+    from .report.figures import draw
+
+    write_csv(folder / "label-noise.csv", rows)
+    draw(rows, folder)
+    plots = [
+        Scatter(
+            title=f"{name.capitalize()} against the generalisation gap",
+            x_label=name,
+            y_label="generalisation gap",
+            points=tuple(Point(r[name], r["gap"], f"{r['ratio']:.0%} permuted", r["ratio"]) for r in rows),
+            note=f"One network per fraction of permuted training labels. Kendall's tau is {taus[name]:.2f}.",
+            shade_label="fraction of labels permuted",
+            log_x=all(r[name] is not None and r[name] > 0 for r in rows),
+        )
+        for name in SHOWN
+    ]
+    return write_report(
+        folder / "report.html",
+        title="How sharp is a network that reads digits?",
+        minimum=[small.layer, small.neuron],
+        comparison=comparison,
+        verification=checked,
+        robustness=noisy,
+        experiments=plots,
+        settings={
+            "network": "64-128-32-128-10, ReLU",
+            "data": "1,000 handwritten digits for training, 797 for testing",
+            "training": f"{small.name}, SGD to a loss of 0.01",
+            "noise": "20 trials per size, on the test images",
+            "other measures": "on 200 training images",
+        },
+    )
+
+
+def _tell(
+    small: Trained,
+    large: Trained,
+    again: MinimumSharpness,
+    checked: Verification,
+    noisy: dict[str, list[NoiseRobustness]],
+    taus: dict[str, float],
+    report: Path,
+) -> None:
+    """The story, with its numbers."""
+    first, other = small.layer, large.layer
+    trained, flat = (noisy[name][0].levels for name in ("as trained", "flattest"))
+    fooled = noisy["rescaled"][0].levels
+    lines = [
+        "",
+        "1. Two networks, one training loss.",
+        f"   {'':16}{'test accuracy':>15}{'trace':>12}{'minimum sharpness':>20}",
+        *(f"   {t.name:16}{t.accuracy:>15.1%}{t.layer.trace:>12.4g}{t.layer.value:>20.4g}" for t in (small, large)),
+        "",
+        "2. A rescaling that keeps every output fools the trace, and not minimum sharpness.",
+        f"   The trace of the first network goes from {first.trace:.4g} to {again.trace:.4g}, which would make it",
+        f"   {_than(again.trace, other.trace)} the second.",
+        f"   Its minimum sharpness was {first.value:.8g}, and is {again.value:.8g}.",
+        "",
+        "3. The flattest network with the same outputs, one factor per neuron.",
+        f"   Trace {small.neuron.trace:.4g} -> {small.neuron.value:.4g}; {small.neuron.status};",
+        f"   {sum(c.holds for c in checked.checks)} of {len(checked.checks)} claims hold when measured afresh.",
+        "   Test accuracy with Gaussian noise of size sigma on every weight, 20 trials:",
+        f"   {'sigma':>9}{'as trained':>18}{'flattest':>18}{'rescaled':>18}",
+        *(
+            f"   {a.sigma:>9g}" + "".join(f"{_percent(level.accuracy):>18}" for level in (a, b, c))
+            for a, b, c in zip(trained, flat, fooled, strict=True)
+        ),
+        "",
+        "4. Label noise: does a measure rank networks by their generalisation gap? Kendall's tau:",
+        *(f"   {name:28}{tau:>6.2f}" for name, tau in taus.items()),
+        "   The training loss is in the list because sharpness falls with it: a tau says little unless it beats that.",
+        "",
+        f"Report and figures: {report.parent}/ (open {report} in a browser)",
+        "",
+        "What next:",
+        "  minsharp measure your_package.your_module:your_factory --weights weights.safetensors --data digits",
+        "  minsharp flatten model.pt2 --data inputs.npz --out flat.safetensors",
+        "  minsharp compare minsharp.models:digits_mlp --data digits --samples 200",
+        "  minsharp reproduce --help",
+    ]
+    print("\n".join(lines))
+
+
+def _than(a: float, b: float) -> str:
+    return f"{a / b:.3g} times as sharp as" if a > b else f"{b / a:.3g} times flatter than"
+
+
+def _percent(measured: Any) -> str:
+    return "-" if measured is None else f"{measured.mean:.1%} ± {measured.standard_error:.1%}"
 
 
 if __name__ == "__main__":
-    main()
+    run()

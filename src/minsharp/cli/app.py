@@ -1,14 +1,46 @@
 """The commands, put together."""
 
+from typing import Annotated
+
 import typer
+
+from . import reproduce
+from .bench import bench
+from .compare import compare
+from .demo import demo
+from .flatten import flatten
+from .measure import measure
 
 app = typer.Typer(
     name="minsharp",
     help="How sharp is your minimum? Exact curvature, and the sharpness that no rescaling can fool.",
     no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from .. import __version__
+
+        print(f"minsharp {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
     """How sharp is your minimum? Exact curvature, and the sharpness that no rescaling can fool."""
+
+
+app.command()(demo)
+app.command()(measure)
+app.command()(flatten)
+app.command()(compare)
+app.command()(bench)
+app.add_typer(reproduce.app)
+app.command()(reproduce.figures)

@@ -1,0 +1,153 @@
+"""``minsharp bench``: how long the exact answer takes on this machine, beside what it cannot do without."""
+
+from collections.abc import Callable
+from math import ceil
+from pathlib import Path
+from statistics import median, stdev
+from time import perf_counter
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor, nn
+
+from ..curvature.estimators import hutchinson_trace
+from ..curvature.hessian import hessian_diagonal, hessian_trace
+from ..curvature.losses import as_loss
+from ..curvature.stream import Batch, batches
+from ..errors import InputError
+from ..network.reader import Network, read
+from . import options
+from .output import console, note, number, print_json, table
+from .sources import Loaded, load_data, load_loss, load_model
+
+PROBES = 30
+TARGET = 0.01
+BUILT_IN = {"SmallMLP": 1000, "SmallCNN": 200, "LeNet": 50}
+"""The paper's networks, untrained, and how many random images they get."""
+
+
+def bench(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="As for measure. Without it: three networks of the paper, untrained."),
+    ] = None,
+    data: Annotated[str | None, typer.Option("--data", metavar="DATA", help="As for measure.")] = None,
+    weights: options.Weights = None,
+    loss: options.LossOption = options.Loss.CROSS_ENTROPY,
+    samples: options.Samples = None,
+    data_dir: options.DataDir = None,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="Rounds; the median is shown.")] = 5,
+    as_json: options.Json = False,
+) -> None:
+    """Time the exact trace and diagonal on this machine, beside bare backprops and an estimate of 1 %.
+
+    The bare K-1 backward passes are the least that any exact method with this factor has to do; Hutchinson's estimator
+    takes random Hessian-vector products until its standard error is 1 %.
+
+    Example:
+
+        minsharp bench
+        minsharp bench model.pt2 --data digits --samples 500
+    """
+    criterion = load_loss(str(loss))
+    found = [
+        _timed(name, *work, criterion, repeat) for name, work in _problems(model, data, weights, samples, data_dir)
+    ]
+    if as_json:
+        print_json({"threads": torch.get_num_threads(), "networks": found})
+        return
+    columns = ["network", "samples", "trace", "diagonal", "bare backprops", "Hutchinson at 1 %", "probes"]
+    rows = [
+        [row["network"], str(row["samples"]), *(_seconds(row[key]) for key in _TIMES), str(row["hutchinson_probes"])]
+        for row in found
+    ]
+    console().print(table(f"Seconds, median of {repeat}, {torch.get_num_threads()} threads", columns, rows))
+
+
+_TIMES = ("trace_seconds", "diagonal_seconds", "backprops_seconds", "hutchinson_seconds")
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else number(value, 3)
+
+
+def _problems(
+    model: str | None, data: str | None, weights: Path | None, samples: int | None, data_dir: Path | None
+) -> list[tuple[str, tuple[nn.Module, Loaded]]]:
+    if model is None:
+        if data is not None or weights is not None:
+            raise InputError("--data and --weights belong to a model: minsharp bench model.pt2 --data digits")
+        return [(name, _built_in(name, samples or count)) for name, count in BUILT_IN.items()]
+    if data is None:
+        raise InputError(f"what data does {model} take? minsharp bench {model} --data digits")
+    module = load_model(model, weights)
+    return [(Path(model).name, (module, load_data(data, module, samples, None, data_dir)))]
+
+
+def _built_in(name: str, count: int) -> tuple[nn.Module, Loaded]:
+    from ..models import build
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = build(name)
+        inputs, targets = torch.randn(count, 1, 28, 28), torch.randint(10, (count,))
+    return module, Loaded(inputs, targets, (inputs, targets))
+
+
+def _timed(name: str, module: nn.Module, data: Loaded, criterion: nn.Module, repeat: int) -> dict[str, Any]:
+    """Each method in turn in every round, so that whatever else the machine does hits all alike."""
+    note(f"timing {name}")
+    network = read(module, data.inputs)
+    exact = all(network.exactness[n] for n, p in network.parameters.items() if p.requires_grad)
+    kind = "hessian" if exact else "ggn"
+    methods: dict[str, Callable[[], object]] = {
+        "trace_seconds": lambda: hessian_trace(network, data.batches, criterion, curvature=kind),  # type: ignore[arg-type]
+        "diagonal_seconds": lambda: hessian_diagonal(network, data.batches, criterion, curvature=kind),  # type: ignore[arg-type]
+        "backprops_seconds": lambda: _backprops(network, data, criterion),
+    }
+    for method in methods.values():
+        method()
+    rounds = [{key: _clock(method) for key, method in methods.items()} for _ in range(repeat)]
+    row: dict[str, Any] = {"network": name, "samples": len(next(batches(data.batches))), "curvature": kind}
+    row |= {key: median(times[key] for times in rounds) for key in methods}
+    return {**row, **_hutchinson(network, data, criterion)}
+
+
+def _clock(method: Callable[[], object]) -> float:
+    start = perf_counter()
+    method()
+    return perf_counter() - start
+
+
+def _backprops(network: Network, data: Loaded, criterion: nn.Module) -> None:
+    """A forward pass, and each column of the loss's factor pulled back to where parameters enter; nothing else."""
+    loss, held = as_loss(criterion), set(network.parameters)
+    uses = [op for op in network.graph.operations if any(name in held for _, name in op.reads)]
+    where = [name for op in uses for name in op.outputs]
+    for batch in batches(data.batches):
+        for part in _parts(batch, 100):
+            values = network.state()
+            values |= {name: values[name].clone().requires_grad_() for name in network.parameters}
+            values = network.graph.run({**values, **network.bind(part.inputs)})
+            outputs: Tensor = values[network.graph.output]
+            columns = loss.columns(outputs.detach(), part.targets)
+            ends = [values[name] for name in where]
+            for k in range(columns.rank):
+                column = columns.slice(k, k + 1).squeeze(1).to(outputs)
+                torch.autograd.grad(outputs, ends, column, retain_graph=True, allow_unused=True)
+
+
+def _parts(batch: Batch, size: int) -> list[Batch]:
+    return [batch.part(i, i + size) for i in range(0, len(batch), size)]
+
+
+def _hutchinson(network: Network, data: Loaded, criterion: nn.Module) -> dict[str, Any]:
+    """Seconds to a standard error of 1 %, from the spread and the time of a few probes."""
+    if data.targets is None:
+        return {"hutchinson_probes": None, "hutchinson_seconds": None}
+    start = perf_counter()
+    estimate = hutchinson_trace(network, data.batches, criterion, probes=PROBES)
+    each = (perf_counter() - start) / PROBES
+    probes = max(ceil((stdev(estimate.probes) / estimate.value / TARGET) ** 2), 1) if estimate.value > 0 else None
+    return {"hutchinson_probes": probes, "hutchinson_seconds": None if probes is None else probes * each}

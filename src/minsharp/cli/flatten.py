@@ -1,0 +1,109 @@
+"""``minsharp flatten``: the weights of the flattest equivalent network."""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from torch import Tensor, nn
+
+from .. import files
+from ..curvature.stream import batches
+from ..measures.minimum import MinimumSharpness
+from ..measures.verify import Check, Verification, verify
+from ..network.reader import call_form, eval_mode
+from ..network.rescale import rescale
+from . import options
+from .measure import minima, print_checks, summary
+from .output import FailureError, console, note, number, print_json
+from .task import Task, prepare
+
+
+def flatten(
+    model: options.Model,
+    data: options.Data,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE.safetensors", help="Where the weights go.", show_default=False)
+    ],
+    weights: options.Weights = None,
+    scope: Annotated[options.Scope, typer.Option("--scope", help="One factor per layer, or per neuron.")] = (
+        options.Scope.NEURON
+    ),
+    power_of_two: Annotated[
+        bool, typer.Option("--power-of-two", help="Round the factors to powers of two: the outputs keep every bit.")
+    ] = False,
+    loss: options.LossOption = options.Loss.CROSS_ENTROPY,
+    curvature: options.CurvatureOption = options.Curvature.HESSIAN,
+    parameters: options.Parameters = None,
+    samples: options.Samples = None,
+    batch_size: options.BatchSize = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write the weights of the flattest network with the same outputs, and print the verification.
+
+    If a claim does not hold, nothing is written, and the exit code is 1.
+
+    Example:
+
+        minsharp flatten model.pt2 --data digits --out flat.safetensors --power-of-two
+    """
+    files.check_writable(out, (".safetensors",))
+    task = prepare(
+        model=model,
+        data=data,
+        weights=weights,
+        data_dir=data_dir,
+        samples=samples,
+        batch_size=batch_size,
+        loss=loss,
+        curvature=curvature,
+        parameters=parameters,
+    )
+    (result,) = minima(task, [scope])
+    flat = rescale(task.network, result.power_of_two_scales if power_of_two else result.scales)
+    verification = verify(task.network, task.data.batches, result, task.loss)
+    if power_of_two:
+        verification = Verification((*verification.checks, _same_bits(task, flat)))
+    if verification.holds:
+        files.write_atomically(out, lambda path: _save(flat, path))
+    if as_json:
+        document = {**task.settings, "power_of_two": power_of_two, "out": str(out) if verification.holds else None}
+        print_json({**document, "minimum_sharpness": summary(result), "verification": verification.to_dict()})
+    else:
+        _print(result, verification)
+    if not verification.holds:
+        raise FailureError(f"the verification fails: '{out}' is not written")
+    note(f"wrote {out}")
+
+
+def _print(result: MinimumSharpness, verification: Verification) -> None:
+    text = f"Trace {number(result.trace)} -> {number(result.value)} with the same outputs, scope {result.scope}"
+    console().print(text, markup=False)
+    console().print(result.status, markup=False)
+    print_checks({result.scope: verification})
+
+
+@torch.no_grad()
+def _same_bits(task: Task, flat: nn.Module) -> Check:
+    """The share of outputs that differ in any bit."""
+    different = total = 0
+    for batch in batches(task.data.batches):
+        outputs = []
+        for module in (task.network.module, flat):
+            args, kwargs = call_form(module, batch.inputs)
+            with eval_mode(module):
+                outputs.append(module(*args, **kwargs))
+        different += int((outputs[0] != outputs[1]).sum())
+        total += outputs[0].numel()
+    return Check("with powers of two, the outputs are the same bit for bit", different / total, 0.0)
+
+
+def _save(module: nn.Module, path: Path) -> None:
+    """The state dict, each tensor once under the first of its names."""
+    from safetensors.torch import save_file
+
+    first: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        first.setdefault(id(tensor), (name, tensor))
+    save_file({name: tensor.detach().contiguous().clone() for name, tensor in first.values()}, path)

@@ -1,0 +1,172 @@
+"""``minsharp measure``: the trace and the minimum sharpness of a network."""
+
+from collections.abc import Sequence
+from math import sqrt
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor
+
+from .. import files
+from ..curvature.hessian import hessian_diagonal, hessian_trace
+from ..curvature.results import MATRICES
+from ..measures.minimum import MinimumSharpness, minimum_sharpness
+from ..measures.robustness import NoiseRobustness, noise_robustness
+from ..measures.verify import Verification, verify
+from ..network.rescale import rescale
+from . import options
+from .output import FailureError, console, note, number, print_json, table
+from .task import Task, prepare
+
+NOISE = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
+"""Sizes of the report's noise, relative to the typical weight."""
+
+
+def measure(
+    model: options.Model,
+    data: options.Data,
+    weights: options.Weights = None,
+    scope: Annotated[
+        options.Scope | None, typer.Option("--scope", help="One factor per layer, or per neuron. Both unless given.")
+    ] = None,
+    loss: options.LossOption = options.Loss.CROSS_ENTROPY,
+    curvature: options.CurvatureOption = options.Curvature.HESSIAN,
+    parameters: options.Parameters = None,
+    samples: options.Samples = None,
+    batch_size: options.BatchSize = None,
+    data_dir: options.DataDir = None,
+    check: Annotated[
+        bool, typer.Option("--verify", help="Measure every claim afresh; exit with 1 if one does not hold.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE.html", help="Also write a report, with the verification.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Measure the trace of the Hessian and the minimum sharpness, with its certificate.
+
+    Example:
+
+        minsharp measure model.pt2 --data digits --report sharpness.html
+    """
+    if report is not None:
+        files.check_writable(report, (".html", ".htm"))
+    task = prepare(
+        model=model,
+        data=data,
+        weights=weights,
+        data_dir=data_dir,
+        samples=samples,
+        batch_size=batch_size,
+        loss=loss,
+        curvature=curvature,
+        parameters=parameters,
+    )
+    results = minima(task, [scope] if scope else list(options.Scope))
+    checks: dict[str, Verification] = {}
+    if check or report is not None:
+        checks = {r.scope: verify(task.network, task.data.batches, r, task.loss) for r in results}
+    if as_json:
+        print_json(_document(task, results, checks))
+    else:
+        _print(results, checks)
+    if report is not None:
+        _write(report, task, results, checks)
+    failed = [name for name, verification in checks.items() if not verification.holds]
+    if failed:
+        raise FailureError(f"the verification fails for scope {', '.join(failed)}")
+
+
+def minima(task: Task, scopes: Sequence[str]) -> list[MinimumSharpness]:
+    """The minimum sharpness in each scope, from curvature that is measured once."""
+    find: Any = hessian_diagonal if "neuron" in scopes else hessian_trace
+    measured = find(task.network, task.data.batches, task.loss, **task.options)
+    return [minimum_sharpness(task.network, measured, scope=str(scope)) for scope in scopes]  # type: ignore[arg-type]
+
+
+def summary(result: MinimumSharpness) -> dict[str, Any]:
+    """A result for JSON: of a factor per neuron, the range."""
+    scales = {name: _range(factor) for name, factor in result.scales.items()}
+    plain = {name: getattr(result, name) for name in ("value", "lower_bound", "trace", "status", "attained", "scope")}
+    return {**plain, "by_parameter": result.by_parameter, "scales": scales, "pinned": result.pinned}
+
+
+def _range(factor: float | Tensor) -> float | dict[str, float]:
+    if isinstance(factor, Tensor):
+        return {"least": float(factor.min()), "largest": float(factor.max())}
+    return float(factor)
+
+
+def _document(task: Task, results: list[MinimumSharpness], checks: dict[str, Verification]) -> dict[str, Any]:
+    first = results[0]
+    document = {
+        **task.settings,
+        "loss": first.loss,
+        "samples": first.samples,
+        "trace": {"total": first.trace, "by_parameter": first.before},
+        "exact": first.exact,
+        "minimum_sharpness": {result.scope: summary(result) for result in results},
+    }
+    if checks:
+        document["verification"] = {scope: check.to_dict() for scope, check in checks.items()}
+    return document
+
+
+def _print(results: list[MinimumSharpness], checks: dict[str, Verification]) -> None:
+    out, first = console(), results[0]
+    title = f"Trace of the {MATRICES[first.curvature]}, {first.loss}, {first.samples:,} samples"
+    columns = ["parameter", "as it is", *(f"flattest, {r.scope}" for r in results), "exact"]
+    rows = [
+        [name, number(before), *(number(r.by_parameter[name]) for r in results), "yes" if first.exact[name] else "no"]
+        for name, before in first.before.items()
+    ]
+    total = ["total", number(first.trace), *(number(r.value) for r in results), ""]
+    out.print(table(title, columns, [*rows, total], total=True))
+    for result in results:
+        out.print(f"Minimum sharpness, scope {result.scope}: {number(result.value, 8)}", markup=False)
+        out.print(f"  lower bound {number(result.lower_bound, 8)}; {result.status}", markup=False)
+    print_checks(checks)
+
+
+def print_checks(checks: dict[str, Verification]) -> None:
+    """Verifications as tables."""
+    for name, verification in checks.items():
+        rows = [
+            [c.claim, f"{c.error:.1e}", f"{c.allowed:.1e}", "holds" if c.holds else "FAILS"]
+            for c in verification.checks
+        ]
+        console().print(table(f"Verification, scope {name}", ["claim", "error", "allowed", "verdict"], rows))
+
+
+def _write(report: Path, task: Task, results: list[MinimumSharpness], checks: dict[str, Verification]) -> None:
+    from ..report import write_report
+
+    note("testing the network under noise for the report")
+    flat = rescale(task.network, min(results, key=lambda r: r.value).scales)
+    noisy = {
+        name: _under_noise(task, network) for name, network in (("as it is", task.network.module), ("flattest", flat))
+    }
+    write_report(
+        report,
+        title=f"How sharp is {Path(task.settings['model']).name}?",
+        minimum=results,
+        verification=dict(checks),
+        robustness=noisy,
+        settings={name: value for name, value in task.settings.items() if value is not None},
+    )
+    note(f"wrote {report}")
+
+
+def _under_noise(task: Task, module: torch.nn.Module) -> list[NoiseRobustness]:
+    """Noise of absolute and of relative size; absolute sizes are taken from the network as it is."""
+    weights = [p.detach().double() for p in task.network.parameters.values()]
+    count = sum(p.numel() for p in weights)
+    typical = sqrt(sum(float(p.square().sum()) for p in weights) / count)
+    data = task.data.batches
+    found = []
+    for noise, unit in (("absolute", typical), ("relative", 1.0)):
+        sigmas = [float(f"{unit * size:.2g}") for size in NOISE]
+        found.append(noise_robustness(module, data, task.loss, sigmas=sigmas, noise=noise))  # type: ignore[arg-type]
+    return found
