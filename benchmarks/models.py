@@ -83,11 +83,11 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """ResNet-18 for 32 x 32 images: a 3 x 3 stem of stride 1, no pool after it."""
+    """ResNet-18 as published, with its 7 x 7 stem and a pool after it; or with a 3 x 3 stem of stride 1 and no pool."""
 
-    def __init__(self) -> None:
+    def __init__(self, stem: nn.Module) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
+        self.stem = stem
         blocks: list[nn.Module] = []
         channels = 64
         for width in (64, 128, 256, 512):
@@ -103,8 +103,21 @@ class ResNet18(nn.Module):
 
 
 def resnet18() -> nn.Module:
-    """ResNet-18 whose batch norms have seen 64 random images, so that their statistics are not 0 and 1."""
-    model = kaiming(ResNet18())
+    """As published."""
+    stem = nn.Sequential(
+        nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)
+    )
+    return with_statistics(kaiming(ResNet18(stem)))
+
+
+def resnet18_small_stem() -> nn.Module:
+    """As is usual for small images: all of it at four times the resolution."""
+    stem = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
+    return with_statistics(kaiming(ResNet18(stem)))
+
+
+def with_statistics(model: nn.Module) -> nn.Module:
+    """The model after its batch norms have seen 64 random images, so that their statistics are not 0 and 1."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = None  # a plain mean over what was seen
@@ -138,16 +151,18 @@ class Entry:
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
     samples: int
-    paper: bool
+    gain: int
+    """How many times faster than BackPACK the trace has to be."""
 
 
 ENTRIES = {
-    "SmallMLP": Entry(small_mlp, (784,), 1000, paper=True),
-    "SmallCNN": Entry(small_cnn, (1, 28, 28), 1000, paper=True),
-    "MLP": Entry(mlp, (784,), 1000, paper=True),
-    "LeNet": Entry(lenet, (1, 28, 28), 200, paper=True),
-    "VGG-11": Entry(vgg11, (3, 32, 32), 16, paper=False),
-    "ResNet-18": Entry(resnet18, (3, 32, 32), 16, paper=False),
+    "SmallMLP": Entry(small_mlp, (784,), 1000, gain=2),
+    "SmallCNN": Entry(small_cnn, (1, 28, 28), 1000, gain=2),
+    "MLP": Entry(mlp, (784,), 1000, gain=2),
+    "LeNet": Entry(lenet, (1, 28, 28), 200, gain=2),
+    "VGG-11": Entry(vgg11, (3, 32, 32), 16, gain=8),
+    "ResNet-18": Entry(resnet18, (3, 32, 32), 16, gain=8),
+    "ResNet-18, 3x3 stem": Entry(resnet18_small_stem, (3, 32, 32), 16, gain=2),
 }
 
 

@@ -4,7 +4,9 @@ Prints, and writes to docs/rescaling.md: the time of the solver, and accuracy un
 """
 
 import argparse
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import hypot
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 
 import minsharp as ms
 from minsharp.measures.minimum import curvatures, program
+from minsharp.measures.robustness import NoiseLevel
 from minsharp.network.symmetry import Walk
 from minsharp.solve.geometric import minimise
 
@@ -152,7 +155,8 @@ def noise_tables(trials: int) -> list[Table]:
         trained(model, train)
         sharp = ms.minimum_sharpness(model, train[0], scope="neuron")
         flat = ms.rescale(model, sharp.scales)
-        same = float((model(test[0]) - flat(test[0])).abs().max())
+        with torch.no_grad():
+            same = float((model(test[0]) - flat(test[0])).abs().max())
         rows = []
         for noise, sigmas in (("absolute", (0.0, 0.05, 0.1, 0.15, 0.2)), ("relative", (0.2, 0.4, 0.6, 0.8))):
             before, after = (
@@ -160,14 +164,38 @@ def noise_tables(trials: int) -> list[Table]:
                 for m in (model, flat)
             )
             for old, new in zip(before.levels, after.levels, strict=True):
-                rows.append((noise, f"{old.sigma:g}", f"{old.accuracy:.4f}", f"{new.accuracy:.4f}"))
+                rows.append((noise, f"{old.sigma:g}", f"{old.accuracy:.4f}", f"{new.accuracy:.4f}", gain(old, new)))
         note = (
             f"Tr[H] on the training set {sharp.trace:.4g}, minimum sharpness {sharp.value:.4g} (certified). The "
             f"outputs on the test set differ by at most {same:.0e}. Mean and standard error over {trials} draws."
         )
-        columns = ("noise", "sigma", "test accuracy", "test accuracy, flattest")
+        columns = ("noise", "sigma", "test accuracy", "test accuracy, flattest", "the flattest is")
         tables.append(Table(f"{name} on digits under weight noise", note, columns, rows))
     return tables
+
+
+def gain(old: NoiseLevel, new: NoiseLevel) -> str:
+    """Better or worse, if two standard errors say so."""
+    assert old.accuracy is not None
+    assert new.accuracy is not None
+    difference = new.accuracy.mean - old.accuracy.mean
+    if abs(difference) <= 2 * hypot(old.accuracy.standard_error, new.accuracy.standard_error):
+        return "the same"
+    return "better" if difference > 0 else "worse"
+
+
+def closing(tables: Sequence[Table]) -> str:
+    """What the rows say, counted."""
+    lines = []
+    for noise, why in (
+        ("absolute", "that is the noise whose effect the trace measures"),
+        ("relative", "that noise grows with the weights, rescaling whole layers does not change its effect at all, "
+         "and the minimum of the trace is not made for it"),
+    ):  # fmt: skip
+        verdicts = Counter(row[-1] for table in tables for row in table.rows if row[0] == noise and row[1] != "0")
+        counts = ", ".join(f"{verdict} in {count}" for verdict, count in verdicts.most_common())
+        lines.append(f"Under {noise} noise the flattest network is {counts} of {verdicts.total()} rows: {why}.")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -177,16 +205,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=PAGE)
     options = parser.parse_args()
     console = Console(width=150)
-    tables = [solver_table(), *noise_tables(options.trials)]
+    noise = noise_tables(options.trials)
+    tables = [solver_table(), *noise]
+    verdict = closing(noise)
     for table in tables:
         console.print(table.rich())
-    closing = (
-        "Absolute noise hurts the flattest network less: that is what the trace measures. Noise relative to each "
-        "tensor's size is another matter: rescaling whole layers does not change it at all, and rescaling neurons "
-        "moves it either way, as the last rows show.\n"
-    )
+    console.print(verdict)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text("\n".join([INTRODUCTION, *(table.markdown() for table in tables), closing]))
+    options.out.write_text("\n\n".join([INTRODUCTION.rstrip(), *(table.markdown() for table in tables), verdict]))
     console.print(f"Written to {options.out}.")
 
 

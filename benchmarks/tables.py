@@ -169,7 +169,7 @@ def speed_targets(results: Sequence[Measured]) -> list[Target]:
     """What every network has to show."""
     found = []
     for m in results:
-        least = 2 if ENTRIES[m.name].paper else 8
+        least = ENTRIES[m.name].gain
         gain, over = m.ratio(BACKPACK.name, TRACE.name), 1 / m.ratio(BARE.name, TRACE.name)
         diagonal = m.ratio(BACKPACK.name, DIAGONAL.name)
         found += [

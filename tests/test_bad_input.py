@@ -169,7 +169,7 @@ def test_no_parameters() -> None:
 
 
 def test_wrong_options() -> None:
-    with pytest.raises(ms.InputError, match="curvature='fisher': expected 'hessian' or 'ggn'"):
+    with pytest.raises(ms.InputError, match="curvature='fisher': expected one of 'hessian', 'ggn', 'jacobian'"):
         ms.hessian_trace(mlp(), X, curvature="fisher")  # type: ignore[arg-type]
     with pytest.raises(ms.InputError, match="memory=0: expected a number of bytes"):
         ms.hessian_trace(mlp(), X, memory=0)

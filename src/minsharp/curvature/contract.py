@@ -92,6 +92,14 @@ class Contraction(ABC):
         """Working memory: numbers per sample, and numbers per sample and column."""
         return 0, prod(shape)
 
+    def matrices(self, operation: Operation, tensor: Tensor) -> Tensor | None:
+        """Numbers shaped like the argument as matrices (groups, outputs, inputs), summed over kernel taps.
+
+        None for an argument that is not a weight between inputs and outputs. Where the rule knows no better, the first
+        axis counts as outputs and the second as inputs.
+        """
+        return tensor.flatten(2).sum(2).unsqueeze(0) if tensor.dim() > 2 else tensor.unsqueeze(0)
+
 
 class PerSampleVJP(Contraction):
     """The rule of last resort: one backward pass through the operation per sample and column. Slow, and right."""
@@ -157,6 +165,10 @@ class Elementwise(Contraction):
     def diagonal(self, use: Use, G: Tensor) -> Tensor:
         """As ever, but the gradient may be a view of the cotangents, which others still need."""
         return self.gradient(use, G).square().sum((0, 1))
+
+    def matrices(self, operation: Operation, tensor: Tensor) -> Tensor | None:
+        """Not a weight."""
+        return None
 
     def floats(self, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
         """A product as large as the output."""
@@ -274,6 +286,10 @@ class Matrix(Outer):
         """(..., 1, C, J) to (C, J), or to (J, C)."""
         matrix = product.squeeze(-3)
         return matrix.mT if self.transposed else matrix
+
+    def matrices(self, operation: Operation, tensor: Tensor) -> Tensor | None:
+        """(C, J), or (J, C)."""
+        return (tensor.mT if self.transposed else tensor).unsqueeze(0)
 
 
 class MatrixFromLeft(Outer):
@@ -432,6 +448,10 @@ class Convolution(Outer):
         """Windows per sample; the gradient or a copy of the cotangents per column."""
         return prod(shape[1:]) * prod(output) // shape[0], min(prod(shape), 4 * prod(output))
 
+    def matrices(self, operation: Operation, tensor: Tensor) -> Tensor | None:
+        """(g*C, channels/g, *taps)."""
+        return tensor.flatten(2).sum(2).unflatten(0, (operation.arguments.get("groups", 1), -1))
+
 
 class TransposedConvolution(Outer):
     """The weight of a transposed convolution: the windows slide over the cotangents instead."""
@@ -454,6 +474,10 @@ class TransposedConvolution(Outer):
     def floats(self, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
         """Windows of every column."""
         return prod(output), prod(shape[2:]) * prod(output)
+
+    def matrices(self, operation: Operation, tensor: Tensor) -> Tensor | None:
+        """(channels, C/g, *taps)."""
+        return tensor.flatten(2).sum(2).unflatten(0, (operation.arguments.get("groups", 1), -1)).mT
 
 
 class Embedding(Contraction):
@@ -492,6 +516,10 @@ class Embedding(Contraction):
     def floats(self, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
         """One number per pair of positions."""
         return (prod(output) // shape[1]) ** 2, prod(output)
+
+    def matrices(self, operation: Operation, tensor: Tensor) -> Tensor | None:
+        """A row of the table is what one word, an input, gives to each output."""
+        return tensor.mT.unsqueeze(0)
 
 
 def normalized(use: Use) -> Tensor:

@@ -33,15 +33,19 @@ ACCELERATOR_WORKING_SET = 1 << 30
 
 @dataclass(frozen=True)
 class CurvatureSum:
-    """Sums over samples, not yet divided: those of two halves of the data add up to that of the whole."""
+    """Sums over samples, not yet divided: those of two halves of the data add up to that of the whole.
+
+    ``energy`` is the sum of the squared norms of the centred outputs, for ``curvature="jacobian"``.
+    """
 
     sums: Mapping[str, Tensor]
     weight: float
     samples: int
+    energy: float = 0.0
 
     def __add__(self, other: "CurvatureSum") -> "CurvatureSum":
         sums = {name: value + other.sums[name] for name, value in self.sums.items()}
-        return CurvatureSum(sums, self.weight + other.weight, self.samples + other.samples)
+        return CurvatureSum(sums, self.weight + other.weight, self.samples + other.samples, self.energy + other.energy)
 
 
 @dataclass
@@ -95,9 +99,11 @@ class Engine:
         shapes = {name: self.values[name].shape if self.what == "diagonal" else () for name in self.plan.parameters}
         device = "cpu" if self.device.type == "mps" else self.device  # where there is float64
         sums = {name: torch.zeros(s, dtype=torch.float64, device=device) for name, s in shapes.items()}
-        weight, samples = 0.0, 0
+        weight, samples, energy = 0.0, 0, 0.0
         for chunk in chunks(stream, self.samples):
-            weight += self._add(chunk.to(self.device), sums)
+            chunk_weight, chunk_energy = self._add(chunk.to(self.device), sums)
+            weight += chunk_weight
+            energy += chunk_energy
             samples += len(chunk)
             advance(len(chunk))
         for name, value in sums.items():
@@ -106,11 +112,11 @@ class Engine:
                     f"the curvature of '{name}' overflows {self.network.graph.values[name].dtype}. Measure in double "
                     "precision: model.double(), inputs.double()"
                 )
-        return CurvatureSum(sums, weight, samples)
+        return CurvatureSum(sums, weight, samples, energy)
 
     @torch.no_grad()
-    def _add(self, chunk: Batch, sums: Mapping[str, Tensor]) -> float:
-        """Add the curvature of one chunk to the sums; returns its weight."""
+    def _add(self, chunk: Batch, sums: Mapping[str, Tensor]) -> tuple[float, float]:
+        """Add the curvature of one chunk to the sums; returns its weight and its energy."""
         n = len(chunk)
         alone = n == 1  # export promises the graph for two samples or more: let a lone one have a twin of weight zero
         inputs = self.network.bind(chunk.inputs)
@@ -130,7 +136,7 @@ class Engine:
                 S = torch.cat([S, torch.zeros_like(S)])
             for name, value in self._sweep(forward, S.transpose(0, 1)):
                 sums[name].add_(value.to(sums[name].device))
-        return self.loss.weight(outputs, chunk.targets)
+        return self.loss.weight(outputs, chunk.targets), self.loss.energy(outputs)
 
     def _forward(self, inputs: Mapping[str, Tensor], n: int) -> _Forward:
         values: dict[str, Any] = self.values | dict(inputs)

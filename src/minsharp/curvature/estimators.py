@@ -37,13 +37,14 @@ def baseline_diagonal(
     diagonals = [p.new_zeros(p.shape) for p in objective.parameters.values()]
     with objective.prepared():
         for batch in objective.batches:
-            current = {name: p.clone() for name, p in objective.parameters.items()}
-            gradients = objective.gradient(current, batch, create_graph=True)
-            for diagonal, gradient, parameter in zip(diagonals, gradients, current.values(), strict=True):
+            for diagonal, (name, p) in zip(diagonals, objective.parameters.items(), strict=True):
+                current = {name: p.clone()}
+                (gradient,) = objective.gradient(current, batch, create_graph=True)
                 if not gradient.requires_grad:
                     continue
-                for i, entry in enumerate(gradient.flatten()):
-                    (row,) = torch.autograd.grad(entry, parameter, retain_graph=True, allow_unused=True)
+                entries = gradient.flatten()  # indexed, not iterated over: that would carry all entries along
+                for i in range(len(entries)):
+                    (row,) = torch.autograd.grad(entries[i], current[name], retain_graph=True, allow_unused=True)
                     if row is not None:
                         diagonal.view(-1)[i] += row.flatten()[i]
     result = objective.result(diagonals)

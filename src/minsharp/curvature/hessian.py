@@ -1,7 +1,6 @@
 """The exact trace and diagonal of the Hessian."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
@@ -9,9 +8,10 @@ from torch import Tensor, nn
 from ..errors import InputError, LossError, NotExactError
 from ..network.reader import Network, read
 from ..network.records import Graph
+from ..progress import bar
 from .engine import CurvatureSum, Engine, What, check_finite
-from .losses import Criterion, as_loss
-from .results import Diagonal, Kind, Trace
+from .losses import Centred, Criterion, as_loss
+from .results import MATRICES, Diagonal, Kind, Trace
 from .stream import Data, batches, count, first_of
 
 Pattern = str | Sequence[str] | None
@@ -32,7 +32,8 @@ def hessian_trace(
     For outputs o that are piecewise linear in P, H_P = 1/n sum_i J_i^T S_i S_i^T J_i with J = do/dP and
     S S^T = d²loss/do², so Tr[H_P] = 1/n sum_i ||S_i^T J_i||_F^2 (Proposition 1 of arXiv 2106.12612, with its norms
     squared). Where o is not piecewise linear in a measured parameter, ``curvature="hessian"`` refuses, naming the
-    operation; ``curvature="ggn"`` returns the trace of the Gauss-Newton matrix for any network.
+    operation; ``curvature="ggn"`` returns the trace of the Gauss-Newton matrix for any network, and
+    ``curvature="jacobian"`` uses no loss at all: E ||dc/dP||_F^2 of the centred outputs c = o - mean(o).
 
     Args:
         model: a module, or a network that `read` returned. Measured in eval mode; left as it was.
@@ -42,7 +43,7 @@ def hessian_trace(
             all the data, ``reduction`` included.
         parameters: a glob pattern, or several: measure only the parameters whose names match. Without it, every
             parameter that requires a gradient.
-        curvature: "hessian" or "ggn".
+        curvature: "hessian", "ggn" or "jacobian".
         memory: working memory in bytes; decides how many samples are taken at a time. Chosen for speed if not given.
         progress: show a progress bar.
 
@@ -88,12 +89,12 @@ def _measure(
     memory: int | None,
     progress: bool,
 ) -> tuple[CurvatureSum, Kind, str, bool, dict[str, bool], Graph]:
-    if curvature not in ("hessian", "ggn"):
-        raise InputError(f"curvature={curvature!r}: expected 'hessian' or 'ggn'")
+    if curvature not in MATRICES:
+        raise InputError(f"curvature={curvature!r}: expected one of {', '.join(map(repr, MATRICES))}")
     if memory is not None and (not isinstance(memory, int) or memory <= 0):
         raise InputError(f"memory={memory!r}: expected a number of bytes, as in memory=2**30")
     criterion = nn.CrossEntropyLoss() if criterion is None else criterion
-    loss = as_loss(criterion)
+    loss = Centred() if curvature == "jacobian" else as_loss(criterion)
     first, stream = first_of(batches(data))
     network = read(model, first.inputs)
     names = matching(network.parameters, parameters)
@@ -101,9 +102,9 @@ def _measure(
         _refuse_inexact(network, names)
     check_finite(network)
     engine = Engine(network, names, loss, what, memory)
-    with _bar(count(data), progress) as advance:
+    with bar("samples", count(data), progress) as advance:
         total = engine.run(stream, advance)
-    exact = {name: bool(network.exactness[name]) for name in names}
+    exact = {name: curvature == "jacobian" or bool(network.exactness[name]) for name in names}
     if not total.weight:
         raise LossError(f"{loss.name} over this data weighs nothing: every target is ignored, or has weight zero")
     return total, curvature, loss.name, loss.mean, exact, network.graph
@@ -139,17 +140,3 @@ def _refuse_inexact(network: Network, names: list[str]) -> None:
         "the outputs are not piecewise linear in these parameters, so their Hessian is not the Gauss-Newton "
         "matrix; to blame:\n" + "\n".join(lines) + f'\nAsk for the Gauss-Newton trace: curvature="ggn"{also}'
     )
-
-
-@contextmanager
-def _bar(total: int | None, show: bool) -> Iterator[Callable[[int], None]]:
-    if not show:
-        yield lambda n: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("samples", total=total)
-        yield lambda n: progress.advance(task, n)

@@ -60,6 +60,10 @@ class Loss(ABC):
         """Targets that fit, for losses whose Hessian does not depend on them."""
         return torch.zeros_like(outputs)
 
+    def energy(self, outputs: Tensor) -> float:
+        """How large the outputs are, where a measure sets the curvature in relation to that; summed over a batch."""
+        return 0.0
+
     @abstractmethod
     def rank(self, shape: tuple[int, ...]) -> int:
         """The number of columns for outputs of this shape (for one sample)."""
@@ -228,36 +232,41 @@ class CrossEntropy(Loss):
         return kept * ((1 - self.smoothing) * chosen + self.smoothing * w.mean())
 
     def columns(self, outputs: Tensor, targets: Tensor | None) -> Columns:
-        """The lower-triangular factor of diag(p) - pp^T in closed form.
-
-        With q_j = sum of p_i over i > j, q_{-1} = 1: L_jj = sqrt(p_j q_j / q_{j-1}), and L_ij = -L_jj p_i / q_j
-        below it. In float64 the suffix sums have no cancellation, and where q_j underflows so does the column.
-        """
+        """The factor of diag(p) - pp^T at every position, times the root of what the target weighs."""
         n, K = outputs.shape[:2]
         p = _wide(outputs).flatten(2).movedim(1, -1).softmax(-1) if outputs.dim() > 2 else _wide(outputs).softmax(-1)
-        p = p.view(n, -1, K)  # (n, positions, K)
-        tails = p.flip(-1).cumsum(-1).flip(-1).clamp_min(torch.finfo(p.dtype).tiny)
-        q = tails[..., 1:]
-        diagonal = (p[..., :-1] * (q / tails[..., :-1])).sqrt()
-        coefficient = self._coefficient(outputs, targets)
-        if coefficient is not None:
-            diagonal = diagonal * coefficient.reshape(n, -1, 1).sqrt()
-        classes = torch.arange(K, device=p.device)
+        return _softmax_columns(p.view(n, -1, K), self._coefficient(outputs, targets), outputs)
 
-        def slice(start: int, stop: int) -> Tensor:
-            column = torch.arange(start, stop, device=p.device)
-            position, j = column // (K - 1), column % (K - 1)
-            at = p if p.shape[1] == 1 else p[:, position]  # (n, columns, K), or one row for all columns
-            below = classes > j.unsqueeze(1)
-            L = (classes == j.unsqueeze(1)).to(p.dtype) - at * below / q[:, position, j].unsqueeze(2)
-            L = (diagonal[:, position, j].unsqueeze(2) * L).to(outputs.dtype)
-            if outputs.dim() == 2:
-                return L
-            full = L.new_zeros(n, stop - start, K, p.shape[1])
-            full[:, column - start, :, position] = L.transpose(0, 1)
-            return full.unflatten(3, outputs.shape[2:])
 
-        return Columns((K - 1) * p.shape[1], slice)
+def _softmax_columns(p: Tensor, coefficient: Tensor | None, outputs: Tensor) -> Columns:
+    """The lower-triangular factor of diag(p) - pp^T in closed form, for probabilities (n, positions, K).
+
+    With q_j = sum of p_i over i > j, q_{-1} = 1: L_jj = sqrt(p_j q_j / q_{j-1}), and L_ij = -L_jj p_i / q_j
+    below it. In float64 the suffix sums have no cancellation, and where q_j underflows so does the column.
+    """
+    n, positions, K = p.shape
+    tails = p.flip(-1).cumsum(-1).flip(-1).clamp_min(torch.finfo(p.dtype).tiny)
+    q = tails[..., 1:]
+    diagonal = (p[..., :-1] * (q / tails[..., :-1])).sqrt()
+    if coefficient is not None:
+        diagonal = diagonal * coefficient.reshape(n, -1, 1).sqrt()
+    below = (-diagonal / q).to(outputs.dtype)  # (n, positions, K - 1)
+    diagonal, p = diagonal.to(outputs.dtype), p.to(outputs.dtype)
+    lower = p.new_ones(K, K - 1).tril(-1).T
+
+    def slice(start: int, stop: int) -> Tensor:
+        column = torch.arange(start, stop, device=p.device)
+        position, j = column // (K - 1), column % (K - 1)
+        at = p if positions == 1 else p[:, position]  # (n, columns, K), or one row for all columns
+        L = at * below[:, position, j].unsqueeze(2) * lower[j]
+        L[:, column - start, j] = diagonal[:, position, j]
+        if outputs.dim() == 2:
+            return L
+        full = L.new_zeros(n, stop - start, K, positions)
+        full[:, column - start, :, position] = L.transpose(0, 1)
+        return full.unflatten(3, outputs.shape[2:])
+
+    return Columns((K - 1) * positions, slice)
 
 
 class _Separate(Loss):
@@ -369,6 +378,58 @@ class SquaredError(_Separate):
     def second_derivative(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
         """Two."""
         return torch.full_like(outputs, 2.0)
+
+
+class Centred(_Separate):
+    """No loss: half the squared norm of the centred outputs c = o - mean(o), whose factor is S = I - 11^T/K.
+
+    This is ``curvature="jacobian"``: the curvature is E ||dc/dP||^2, whatever the loss and the labels. The mean is over
+    classes, the axis after the samples'; a single output has nothing to be centred on, and stays as it is.
+    """
+
+    mean = True
+    name = "centred outputs"
+    needs_targets = False
+
+    @staticmethod
+    def _classes(shape: tuple[int, ...]) -> int:
+        return shape[1] if len(shape) > 1 else 1
+
+    def rank(self, shape: tuple[int, ...]) -> int:
+        """K - 1 per position, or one per entry where nothing is centred."""
+        K = self._classes(shape)
+        return prod(shape) if K == 1 else (K - 1) * prod(shape[2:])
+
+    def check(self, outputs: Tensor, targets: Tensor | None) -> None:
+        """Any targets will do: they are not used."""
+
+    def weight(self, outputs: Tensor, targets: Tensor | None) -> float:
+        """Samples, times positions."""
+        return float(outputs.numel() // self._classes(tuple(outputs.shape)))
+
+    def total(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
+        """Half of ||c||^2, summed."""
+        centred = outputs - outputs.mean(1, keepdim=True) if self._classes(tuple(outputs.shape)) > 1 else outputs
+        return centred.square().sum() / 2
+
+    def energy(self, outputs: Tensor) -> float:
+        """||c||^2, summed."""
+        return 2 * float(self.total(_wide(outputs), None))
+
+    def second_derivative(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
+        """One, where nothing is centred."""
+        return torch.ones_like(outputs)
+
+    def columns(self, outputs: Tensor, targets: Tensor | None) -> Columns:
+        """I - 11^T/K is K times the softmax's matrix at p = 1/K."""
+        K = self._classes(tuple(outputs.shape))
+        if K == 1:
+            return super().columns(outputs, None)
+        positions = prod(outputs.shape[2:])
+        p = _wide(outputs.new_full((1, positions, K), 1 / K))
+        columns = _softmax_columns(p, p.new_full((1, positions), K), outputs[:1])
+        expand = (len(outputs), *[-1] * outputs.dim())
+        return Columns(columns.rank, lambda start, stop: columns.slice(start, stop).expand(expand))
 
 
 class AnyConvex(Loss):

@@ -11,14 +11,16 @@ from ..errors import InputError
 from ..network.records import Graph
 from .engine import CurvatureSum
 
-Kind = Literal["hessian", "ggn"]
+Kind = Literal["hessian", "ggn", "jacobian"]
+MATRICES: Mapping[Kind, str] = {"hessian": "Hessian", "ggn": "Gauss-Newton", "jacobian": "Jacobian"}
 
 
 @dataclass(frozen=True, repr=False)
 class _Curvature:
     """What a trace and a diagonal have in common.
 
-    ``kind`` is "hessian" or "ggn"; ``exact`` tells for each parameter whether the two are the same.
+    ``kind`` is "hessian", "ggn" or "jacobian"; ``exact`` tells for each parameter whether the Gauss-Newton matrix is
+    the Hessian (under "jacobian" there is nothing to differ from: always).
     ``a + b`` of the results for two parts of the data is the result for both.
     """
 
@@ -33,6 +35,11 @@ class _Curvature:
     def samples(self) -> int:
         """How many samples went in."""
         return self.sum.samples
+
+    @property
+    def energy(self) -> float:
+        """The mean squared norm of the centred outputs; zero unless ``kind`` is "jacobian"."""
+        return self.sum.energy / self._divisor
 
     @property
     def _divisor(self) -> float:
@@ -57,8 +64,7 @@ class _Curvature:
 
     @property
     def _title(self) -> str:
-        name = {"hessian": "Hessian", "ggn": "Gauss-Newton"}[self.kind]
-        return f"{name} trace of {self.loss} over {self.samples:,} samples"
+        return f"{MATRICES[self.kind]} trace of {self.loss} over {self.samples:,} samples"
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
         total = sum(self._totals.values())
@@ -69,7 +75,7 @@ class _Curvature:
         return [*rows, ("total", f"{total:.6g}", "", "yes" if all(self.exact.values()) else "no")]
 
     def __repr__(self) -> str:
-        header = ("parameter", "trace", "share", "exact Hessian")
+        header = ("parameter", "trace", "share", "exact")
         rows = [header, *self._rows()]
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
         lines = ["  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in (1, 2, 3))]) for row in rows]
@@ -79,7 +85,7 @@ class _Curvature:
 
     def _repr_html_(self) -> str:
         cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self._rows())
-        head = "".join(f"<th>{name}</th>" for name in ("parameter", "trace", "share", "exact Hessian"))
+        head = "".join(f"<th>{name}</th>" for name in ("parameter", "trace", "share", "exact"))
         body = f"<thead><tr>{head}</tr></thead><tbody>{cells}</tbody>"
         return f"<table><caption>{escape(self._title)}</caption>{body}</table>"
 
@@ -131,7 +137,7 @@ class Diagonal(_Curvature):
     def trace(self) -> Trace:
         """The traces that the diagonal adds up to."""
         sums = {name: value.sum() for name, value in self.sum.sums.items()}
-        whole = CurvatureSum(sums, self.sum.weight, self.samples)
+        whole = CurvatureSum(sums, self.sum.weight, self.samples, self.sum.energy)
         return Trace(whole, self.kind, self.loss, self.mean, self.exact, self.graph)
 
     @property

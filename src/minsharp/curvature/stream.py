@@ -87,6 +87,11 @@ def batches(data: Data) -> Iterator[Batch]:
     return (batch for batch in map(_batch, stream) if len(batch))
 
 
+def held(data: Data) -> list[tuple[Any, ...]]:
+    """All batches, to be read more than once."""
+    return [(b.inputs,) if b.targets is None else (b.inputs, b.targets) for b in batches(data)]
+
+
 def first_of(stream: Iterator[Batch]) -> tuple[Batch, Iterator[Batch]]:
     """The first batch, and the whole stream with it."""
     first = next(stream, None)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..curvature.hessian import Pattern, hessian_diagonal, hessian_trace
 from ..curvature.losses import Criterion
-from ..curvature.results import Diagonal, Kind, Trace
+from ..curvature.results import MATRICES, Diagonal, Kind, Trace
 from ..curvature.stream import Data
 from ..errors import InputError
 from ..network.reader import Network
@@ -54,6 +54,7 @@ class MinimumSharpness:
     symmetries: Symmetries = field(repr=False)
     z: Tensor = field(repr=False)
     before: Mapping[str, float] = field(repr=False)
+    energy: float = field(default=0.0, repr=False)
 
     @cached_property
     def scales(self) -> Scales:
@@ -91,8 +92,10 @@ class MinimumSharpness:
         return [*rows, ("total", f"{self.trace:.6g}", f"{self.value:.6g}", "")]
 
     def __repr__(self) -> str:
-        kind = {"hessian": "Hessian", "ggn": "Gauss-Newton matrix"}[self.curvature]
-        head = f"Minimum sharpness {self.value:.6g}, from a trace of {self.trace:.6g} ({kind}, scope {self.scope!r})"
+        head = (
+            f"Minimum sharpness {self.value:.6g}, from a trace of {self.trace:.6g} "
+            f"({MATRICES[self.curvature]}, scope {self.scope!r})"
+        )
         rows = self._rows()
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
         lines = ["  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in (1, 2, 3))]) for row in rows]
@@ -187,6 +190,7 @@ def _minimise_over(graph: Graph, measured: Curvature, scope: Scope) -> MinimumSh
         symmetries=symmetries,
         z=z,
         before=before,
+        energy=measured.energy,
     )
 
 

@@ -102,7 +102,7 @@ def verify(
     if result.attained:
         checks.insert(2, Check("what was promised is the value", _relative(promised, result.value), 1e-9))
     for name in names:
-        if result.exact[name]:
+        if result.exact[name] and result.curvature != "jacobian":
             error = _curvature_error(objective, name, directions, seed)
             checks.append(Check(f"v^T H v = ||S^T J v||^2 in {name}", error, 1e-8))
     return Verification(tuple(checks))

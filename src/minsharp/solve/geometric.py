@@ -2,8 +2,9 @@
 
     minimise   f(z) = sum_e c_e exp(-2 (A z)_e)        over z, with c_e >= 0
 
-log f is convex. We minimise the smoothed maximum (1/b) log sum exp(b ...) for b growing to 1, each by Newton's method:
-where the c_e span hundreds of orders of magnitude, log f alone is all corners and no curvature.
+log f is convex: Newton's method. Where the c_e span hundreds of orders of magnitude, log f is all corners and no
+curvature, and that takes too many steps: then we minimise the smoothed maximum (1/b) log sum exp(b ...) for b growing
+to 1, each from the last one's minimum.
 
 A lower bound comes from the dual: for weights w >= 0 with sum w = 1 and A^T w = 0, log f(z) >= sum_e w_e log(c_e / w_e)
 whatever z. At the minimum the terms' shares of f are such weights; near it, one Newton step makes them so.
@@ -25,6 +26,7 @@ import scipy.sparse.linalg
 
 Array = np.ndarray[Any, Any]
 DENSE = 1500  # up to this many unknowns, factor the Hessian; above, conjugate gradients
+PATIENCE = 12  # steps after which to go from smooth to sharp instead
 SMALL = 1 << 20  # up to this many entries, a plain matrix is faster than a sparse one
 
 
@@ -90,30 +92,33 @@ class _Problem:
         return _log_sum(self._exponents(z))
 
     def solve(self) -> tuple[Array, int]:
-        """From smooth to sharp."""
+        """At once, or from smooth to sharp."""
         z, iterations = np.zeros(self.unknowns), 0
         if not self.unknowns:
             return z, 0
-        spread = float(np.ptp(self.log_c))
-        sharpness = min(1.0, 4 / spread) if spread else 1.0
+        z, iterations, done = self._newton(z, 1.0, PATIENCE)
+        if done:
+            return self._polish(z), iterations
+        z = np.zeros(self.unknowns)
+        sharpness = min(1.0, 4 / float(np.ptp(self.log_c)))
         while True:
-            z, steps = self._newton(z, sharpness)
+            z, steps, _ = self._newton(z, sharpness, 200)
             iterations += steps
             if sharpness == 1.0:
                 return self._polish(z), iterations
             sharpness = min(1.0, 4 * sharpness)
 
-    def _newton(self, z: Array, b: float) -> tuple[Array, int]:
-        """Minimise (1/b) log sum exp(b (log_c - 2 A z)), damped."""
+    def _newton(self, z: Array, b: float, most: int) -> tuple[Array, int, bool]:
+        """Minimise (1/b) log sum exp(b (log_c - 2 A z)), damped; tells whether it arrived."""
         tolerance = 1e-16 if b == 1.0 else 1e-3 / b
         value = _log_sum(b * self._exponents(z)) / b
-        for iteration in range(200):
+        for iteration in range(most):
             w = _shares(b * self._exponents(z))
             slope = -2 * (self.A.T @ w)
             step = self._hessian_solver(w)(-slope / (4 * b))
             decrease = -float(slope @ step)
             if decrease <= tolerance:
-                return z, iteration
+                return z, iteration, True
             size = 1.0
             while True:
                 moved = z + size * step
@@ -122,9 +127,9 @@ class _Problem:
                     break
                 size /= 2
                 if size < 1e-10:  # nothing left but rounding
-                    return z, iteration
+                    return z, iteration, decrease < 1e-9
             z, value = moved, new
-        return z, 200
+        return z, most, False
 
     def _polish(self, z: Array) -> Array:
         """The value is flat at its minimum and shows half the digits of z: go on for as long as the slope falls."""

@@ -1,0 +1,100 @@
+"""The built-in measures, registered by name in the order in which tables show them."""
+
+from typing import Any
+
+from torch import nn
+
+from ..curvature.results import Diagonal
+from ..network.reader import Network
+from .corruption import parameter_corruption
+from .eigenvalue import largest_eigenvalue
+from .fisher_rao import fisher_rao_norm
+from .keskar import keskar_sharpness
+from .minimum import minimum_sharpness
+from .normalized import normalized_sharpness
+from .pacgen import pacgen
+from .rangamani import rangamani_flatness
+from .registry import measure
+from .relative import relative_minimum_sharpness, relative_sensitivity
+from .relative_flatness import relative_flatness
+from .sam import asam_sharpness, sam_sharpness
+from .score import Score
+from .training_loss import training_loss
+
+Model = nn.Module | Network
+
+measure("training loss", invariance="neuron", needs_labels=True, reads=True)(training_loss)
+
+
+@measure("trace", uses="diagonal", reads=True)
+def _trace(model: Model, data: Any, loss: Any, diagonal: Diagonal) -> Score:
+    return Score("trace", diagonal.total)
+
+
+@measure("minimum sharpness", invariance="layer", uses="diagonal", reads=True)
+def _minimum(model: Model, data: Any, loss: Any, diagonal: Diagonal) -> Any:
+    return minimum_sharpness(model, diagonal)
+
+
+@measure("minimum sharpness (neuron)", invariance="neuron", uses="diagonal", reads=True)
+def _minimum_per_neuron(model: Model, data: Any, loss: Any, diagonal: Diagonal) -> Any:
+    return minimum_sharpness(model, diagonal, scope="neuron")
+
+
+@measure("relative minimum sharpness", invariance="layer", uses="jacobian", reads=True)
+def _relative_minimum(model: Model, data: Any, loss: Any, jacobian: Diagonal) -> Any:
+    return relative_minimum_sharpness(model, jacobian)
+
+
+@measure("relative minimum sharpness (neuron)", invariance="neuron", uses="jacobian", reads=True)
+def _relative_minimum_per_neuron(model: Model, data: Any, loss: Any, jacobian: Diagonal) -> Any:
+    return relative_minimum_sharpness(model, jacobian, scope="neuron")
+
+
+@measure("relative sensitivity", invariance="layer", uses="jacobian", reads=True)
+def _relative_sensitivity(model: Model, data: Any, loss: Any, jacobian: Diagonal) -> Any:
+    return relative_sensitivity(model, jacobian)
+
+
+@measure("relative sensitivity (element)", invariance="neuron", uses="jacobian", reads=True)
+def _relative_sensitivity_per_element(model: Model, data: Any, loss: Any, jacobian: Diagonal) -> Any:
+    return relative_sensitivity(model, jacobian, scope="element")
+
+
+@measure("normalized sharpness", invariance="neuron", uses="diagonal", reads=True)
+def _normalized(model: Model, data: Any, loss: Any, diagonal: Diagonal) -> Any:
+    return normalized_sharpness(model, diagonal)
+
+
+@measure("normalized sharpness (icml)", invariance="neuron", uses="diagonal", reads=True)
+def _normalized_icml(model: Model, data: Any, loss: Any, diagonal: Diagonal) -> Any:
+    return normalized_sharpness(model, diagonal, objective="icml")
+
+
+measure("Fisher-Rao norm", invariance="neuron", reads=True)(fisher_rao_norm)
+measure("Rangamani flatness", invariance="layer", needs_labels=True, reads=True)(rangamani_flatness)
+measure("largest eigenvalue", needs_labels=True, reads=True)(largest_eigenvalue)
+measure("Keskar sharpness", needs_labels=True, reads=True)(keskar_sharpness)
+measure("SAM", needs_labels=True, reads=True)(sam_sharpness)
+measure("ASAM", invariance="neuron", needs_labels=True, reads=True)(asam_sharpness)
+
+
+@measure("SAM (average)", needs_labels=True, reads=True)
+def _average_sam(model: Model, data: Any, loss: Any) -> Score:
+    return sam_sharpness(model, data, loss, average=True)
+
+
+@measure("ASAM (average)", invariance="neuron", needs_labels=True, reads=True)
+def _average_asam(model: Model, data: Any, loss: Any) -> Score:
+    return asam_sharpness(model, data, loss, average=True)
+
+
+measure("parameter corruption", needs_labels=True, reads=True)(parameter_corruption)
+
+
+@measure("pacGen", uses="diagonal", reads=True)
+def _pacgen(model: Model, data: Any, loss: Any, diagonal: Diagonal) -> Score:
+    return pacgen(model, data, loss, diagonal=diagonal)
+
+
+measure("relative flatness", invariance="layer", reads=True)(relative_flatness)

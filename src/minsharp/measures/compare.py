@@ -1,0 +1,300 @@
+"""Every measure in one table, each with how far a rescaling that changes nothing can move it."""
+
+import copy
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from html import escape
+from math import inf, isfinite
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from ..curvature.hessian import hessian_diagonal
+from ..curvature.losses import Criterion
+from ..curvature.results import Diagonal, Kind
+from ..curvature.stream import Data, batches, first_of, held
+from ..errors import InputError
+from ..network.reader import Network, eval_mode, read
+from ..network.rescale import rescale
+from ..network.symmetry import Scope, group
+from ..progress import bar
+from .registry import Invariance, Measure, Shared, chosen
+
+SPREAD = 100.0
+"""Random rescalings multiply parameters by factors between 1/100 and 100."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measure: its value or why there is none, and its drift: the largest relative change under rescaling.
+
+    ``seconds`` include the curvature that the measure shares with others. ``drift`` is None if it was not measured.
+    """
+
+    name: str
+    value: float | None
+    standard_error: float | None
+    seconds: float
+    drift: float | None
+    invariance: Invariance
+    error: str | None = None
+
+
+_COLUMNS = ("name", "value", "standard_error", "seconds", "drift", "invariance", "error")
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """The table."""
+
+    rows: tuple[Row, ...]
+    samples: int
+    rescalings: int
+    scope: Scope
+
+    def __getitem__(self, name: str) -> Row:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise InputError(f"no measure {name!r} in this table; there are {[row.name for row in self.rows]}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain Python: ready for json."""
+        rows = [{column: getattr(row, column) for column in _COLUMNS} for row in self.rows]
+        return {"samples": self.samples, "rescalings": self.rescalings, "scope": self.scope, "rows": rows}
+
+    def to_csv(self) -> str:
+        """The rows as comma-separated values, under a header."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        writer.writerows([getattr(row, column) for column in _COLUMNS] for row in self.rows)
+        return text.getvalue()
+
+    @property
+    def _title(self) -> str:
+        tail = f"; drift over {self.rescalings} random rescalings per {self.scope}" if self.rescalings else ""
+        return f"{len(self.rows)} measures over {self.samples:,} samples{tail}"
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        return [("measure", "value", "± s.e.", "seconds", "drift", "invariant"), *map(_cells, self.rows)]
+
+    def __repr__(self) -> str:
+        rows = self._cells()
+        widths = [max(len(row[i]) for row in rows) for i in range(6)]
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in range(1, 6))]).rstrip()
+            for row in rows
+        ]
+        reasons: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.error:
+                reasons.setdefault(row.error, []).append(row.name)
+        failures = [f"failed: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+        return "\n".join([self._title, lines[0], "-" * len(lines[0]), *lines[1:], *failures])
+
+    def _repr_html_(self) -> str:
+        head, *body = self._cells()
+        headings = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+        rows = "".join(
+            f'<tr><th scope="row">{escape(cells[0])}</th>'
+            + (
+                f'<td colspan="5">{escape(row.error)}</td>'
+                if row.error
+                else "".join(f"<td>{escape(cell)}</td>" for cell in cells[1:])
+            )
+            + "</tr>"
+            for row, cells in zip(self.rows, body, strict=True)
+        )
+        caption = f"<caption>{escape(self._title)}</caption>"
+        return f"<table>{caption}<thead><tr>{headings}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    if row.value is None:
+        return row.name, "failed", "", "", "", row.invariance
+    error = "" if row.standard_error is None else f"{row.standard_error:.2g}"
+    drift = "-" if row.drift is None else f"{row.drift:.1e}"
+    return row.name, f"{row.value:.6g}", error, f"{row.seconds:.2f}", drift, row.invariance
+
+
+def compare(
+    model: nn.Module | Network,
+    data: Data,
+    loss: Criterion | None = None,
+    *,
+    measures: Sequence[str] | None = None,
+    rescalings: int = 5,
+    scope: Scope = "layer",
+    drift_samples: int = 32,
+    curvature: Kind = "hessian",
+    seed: int = 0,
+    progress: bool = False,
+) -> Comparison:
+    """Every registered measure of one network, in one table.
+
+    The drift of a measure is its largest relative change over random rescalings that keep the network's function: at
+    the level of rounding for a measure that is invariant, and otherwise how far it can be fooled. It is measured in
+    double precision on the first ``drift_samples`` samples, over as many ``rescalings`` of layers (or of neurons:
+    ``scope="neuron"``). A measure that fails has the reason in its row, and the others stand.
+
+    Args:
+        model: a module, or a network that `read` returned; left as it was.
+        data: as for `hessian_trace`; some measures need the targets.
+        loss: a torch criterion; cross-entropy unless given.
+        measures: names of registered measures; all of them unless given.
+        rescalings: how many random rescalings; 0 leaves the drift out.
+        scope: "layer" or "neuron", of the rescalings.
+        drift_samples: how many samples the drift is measured on.
+        curvature: "hessian", or "ggn" where the network is not piecewise linear.
+        seed: of the rescalings.
+        progress: show a progress bar.
+
+    >>> import torch
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> table = compare(model, torch.randn(16, 4), measures=["trace", "minimum sharpness"])
+    >>> table["trace"].drift > 1, table["minimum sharpness"].drift < 1e-9
+    (True, True)
+    """
+    wanted = chosen(measures)
+    if not isinstance(rescalings, int) or rescalings < 0:
+        raise InputError(f"rescalings={rescalings!r}: expected a whole number, 0 or more")
+    if drift_samples < 1:
+        raise InputError(f"drift_samples={drift_samples!r}: expected 1 or more")
+    stream = held(data)
+    first, _ = first_of(batches(stream))
+    network = read(model, first.inputs)
+    subject = _Subject(network, stream, loss, curvature)
+    others = _rescaled(subject, rescalings, scope, drift_samples, seed)
+    with bar("measures", len(wanted) * (1 + len(others)), progress) as advance:
+        rows = tuple(_row(measure, subject, others, advance) for measure in wanted)
+    samples = sum(len(batch) for batch in batches(stream))
+    return Comparison(rows, samples, max(len(others) - 1, 0), scope)
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A network with its data: what measures are asked about. The curvature is computed once, or fails once."""
+
+    network: Network
+    data: list[tuple[Any, ...]]
+    loss: Criterion | None
+    curvature: Kind
+
+    @property
+    def labelled(self) -> bool:
+        return all(len(batch) == 2 for batch in self.data)
+
+    def _diagonal(self, curvature: Kind) -> tuple[Diagonal | Exception, float]:
+        start = perf_counter()
+        result: Diagonal | Exception
+        try:
+            result = hessian_diagonal(self.network, self.data, self.loss, curvature=curvature)
+        except Exception as error:  # whatever it is, it goes into the rows that need it
+            result = error
+        return result, perf_counter() - start
+
+    @cached_property
+    def diagonal(self) -> tuple[Diagonal | Exception, float]:
+        return self._diagonal(self.curvature)
+
+    @cached_property
+    def jacobian(self) -> tuple[Diagonal | Exception, float]:
+        return self._diagonal("jacobian")
+
+    def ask(self, measure: Measure) -> tuple[float, float | None, float]:
+        """Value, standard error and seconds."""
+        if measure.needs_labels and not self.labelled:
+            raise InputError("needs labels: pass data=(inputs, targets)")
+        shared, seconds = self._shared(measure.uses)
+        start = perf_counter()
+        result = measure.function(
+            self.network if measure.reads else self.network.module, self.data, self.loss, **shared
+        )
+        seconds += perf_counter() - start
+        error = getattr(result, "standard_error", None)
+        value: Any = getattr(result, "value", result)
+        return float(value), None if error is None else float(error), seconds
+
+    def _shared(self, name: Shared | None) -> tuple[dict[str, Diagonal], float]:
+        if name is None:
+            return {}, 0.0
+        found, seconds = self.diagonal if name == "diagonal" else self.jacobian
+        if isinstance(found, Exception):
+            raise found
+        return {name: found}, seconds
+
+
+def _rescaled(subject: _Subject, rescalings: int, scope: Scope, samples: int, seed: int) -> list[_Subject]:
+    """The network in double precision on a few samples, as it is and rescaled; nothing if it cannot be rescaled."""
+    if not rescalings:
+        return []
+    network = subject.network
+    frozen = [name for name, parameter in network.parameters.items() if not parameter.requires_grad]
+    symmetries = group(network.graph, scope, frozen)
+    if not symmetries.dimension:
+        return []
+    module = copy.deepcopy(network.module).double()
+    few = _first(subject.data, samples)
+    double = read(module, few[0][0])
+    elements = [symmetries.random(seed + k, SPREAD) for k in range(rescalings)]
+    networks = [double, *(replace(double, module=rescale(module, scales)) for scales in elements)]
+    return [replace(subject, network=one, data=few, loss=_double_loss(subject.loss)) for one in networks]
+
+
+def _first(data: list[tuple[Any, ...]], samples: int) -> list[tuple[Any, ...]]:
+    """The first samples, in double precision."""
+    result: list[tuple[Any, ...]] = []
+    for batch in batches(data):
+        part = batch.part(0, samples)
+        samples -= len(part)
+        both = (part.inputs,) if part.targets is None else (part.inputs, part.targets)
+        result.append(pytree.tree_map_only(Tensor, _double, both))
+        if samples <= 0:
+            break
+    return result
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.dtype.is_floating_point else tensor
+
+
+def _double_loss(loss: Criterion | None) -> Criterion | None:
+    return copy.deepcopy(loss).double() if isinstance(loss, nn.Module) else loss
+
+
+def _row(measure: Measure, subject: _Subject, others: list[_Subject], advance: Callable[[int], None]) -> Row:
+    start = perf_counter()
+    try:
+        with eval_mode(subject.network.module):
+            value, error, seconds = subject.ask(measure)
+    except Exception as reason:  # one measure's failure must not take the table with it
+        advance(1 + len(others))
+        return Row(measure.name, None, None, perf_counter() - start, None, measure.invariance, _reason(reason))
+    advance(1)
+    return Row(measure.name, value, error, seconds, _drift(measure, others, advance), measure.invariance)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
+
+
+def _drift(measure: Measure, others: list[_Subject], advance: Callable[[int], None]) -> float | None:
+    values = []
+    for other in others:
+        try:
+            values.append(other.ask(measure)[0])
+        except Exception:  # so far away that it cannot even be computed
+            values.append(inf)
+        advance(1)
+    if not values or not isfinite(values[0]):
+        return None
+    start, *rest = values
+    return max(0.0 if value == start else abs(value - start) / abs(start) if start else inf for value in rest)

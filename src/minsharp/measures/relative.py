@@ -1,0 +1,169 @@
+"""Two measures that use no loss, and so do not vanish with it: how the outputs react, relative to their size.
+
+With centred outputs c = o - mean(o) and ``curvature="jacobian"`` in the engine:
+
+    relative minimum sharpness   min over rescalings of  sum_P E||dc/dP||_F^2  /  E||c||^2
+    relative sensitivity         sum_P (||P||_F^2 / N_P) E||dc/dP||_F^2  /  E||c||^2      (scope "tensor")
+                                 sum_i t_i^2 E||dc/dt_i||^2  /  E||c||^2                  (scope "element")
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import nn
+
+from ..curvature.hessian import Pattern, hessian_diagonal, hessian_trace
+from ..curvature.losses import Criterion
+from ..curvature.results import Diagonal, Trace
+from ..curvature.stream import Data
+from ..errors import InputError
+from ..network.reader import Network
+from ..network.symmetry import Scales, Scope
+from .minimum import Curvature, MinimumSharpness, minimum_sharpness
+
+SensitivityScope = Literal["tensor", "element"]
+
+
+@dataclass(frozen=True, repr=False)
+class RelativeMinimumSharpness:
+    """The minimum over rescalings of E||dc/dP||^2, summed over parameters, over E||c||^2 (``energy``)."""
+
+    value: float
+    lower_bound: float
+    energy: float
+    minimum: MinimumSharpness = field(repr=False)
+
+    @property
+    def status(self) -> str:
+        """How sure the minimum is."""
+        return self.minimum.status
+
+    @property
+    def scales(self) -> Scales:
+        """The rescaling that attains it."""
+        return self.minimum.scales
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain Python: ready for json."""
+        numbers = {"value": self.value, "lower_bound": self.lower_bound, "energy": self.energy}
+        return {**numbers, "minimum": self.minimum.to_dict()}
+
+    def __repr__(self) -> str:
+        head = f"Relative minimum sharpness {self.value:.6g}: the following over E||c||^2 = {self.energy:.6g}"
+        return f"{head}\n{self.minimum!r}"
+
+
+@dataclass(frozen=True, repr=False)
+class RelativeSensitivity:
+    """The squared relative change of the outputs under noise as large as the weights, and each parameter's part."""
+
+    value: float
+    by_parameter: Mapping[str, float]
+    energy: float
+    scope: SensitivityScope
+    samples: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain Python: ready for json."""
+        return {**vars(self), "by_parameter": dict(self.by_parameter)}
+
+    def __repr__(self) -> str:
+        width = max(len(name) for name in [*self.by_parameter, "parameter"])
+        rows = [f"{name.ljust(width)}  {value:>12.6g}" for name, value in self.by_parameter.items()]
+        head = f"Relative sensitivity {self.value:.6g} (scope {self.scope!r}, {self.samples:,} samples)"
+        return "\n".join([head, f"{'parameter'.ljust(width)}  {'part':>12}", "-" * (width + 14), *rows])
+
+
+def relative_minimum_sharpness(
+    model: nn.Module | Network,
+    data: Data | Curvature,
+    loss: Criterion | None = None,
+    *,
+    scope: Scope = "layer",
+    parameters: Pattern = None,
+    memory: int | None = None,
+    progress: bool = False,
+) -> RelativeMinimumSharpness:
+    """The relative change of the outputs per unit of weight noise, at the best-conditioned equivalent network.
+
+    min over rescalings of sum_P E||dc/dP||_F^2 / E||c||^2. The loss is not used. ``data`` may also be a result of
+    `hessian_trace` or `hessian_diagonal` with ``curvature="jacobian"``.
+
+    Two weights in a row, o = v relu(w x), have min (v x)^2 / a^2 + (a w x)^2 = 2 |v w| x^2, over (v w x)^2:
+
+    >>> import torch
+    >>> model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU(), nn.Linear(1, 1, bias=False))
+    >>> _ = [nn.init.constant_(p, value) for p, value in zip(model.parameters(), (4.0, 0.5))]
+    >>> round(relative_minimum_sharpness(model, torch.tensor([[3.0]])).value, 6)
+    1.0
+    """
+    measured = minimum_sharpness(
+        model,
+        _jacobian(data),
+        scope=scope,
+        curvature="jacobian",
+        parameters=parameters,
+        memory=memory,
+        progress=progress,
+    )
+    energy = _energy(measured.energy)
+    return RelativeMinimumSharpness(measured.value / energy, measured.lower_bound / energy, energy, measured)
+
+
+def relative_sensitivity(
+    model: nn.Module | Network,
+    data: Data | Curvature,
+    loss: Criterion | None = None,
+    *,
+    scope: SensitivityScope = "tensor",
+    parameters: Pattern = None,
+    memory: int | None = None,
+    progress: bool = False,
+) -> RelativeSensitivity:
+    """The relative change of the outputs under noise as large as the weights themselves.
+
+    ``scope="tensor"``, noise as large as the typical entry of a tensor: sum_P (||P||^2 / N_P) E||dc/dP||^2 / E||c||^2,
+    which no rescaling of layers changes. ``scope="element"``, noise as large as each weight: sum_i t_i^2 E||dc/dt_i||^2
+    / E||c||^2, which no rescaling of neurons changes either. The loss is not used. ``data`` may also be a result of
+    `hessian_trace` or `hessian_diagonal` (for "element", the diagonal) with ``curvature="jacobian"``.
+
+    The outputs of a linear layer on one-hot inputs are its weights:
+
+    >>> import torch
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.constant_(model.weight, 5.0)
+    >>> relative_sensitivity(model, torch.eye(2), scope="element").value
+    1.0
+    """
+    if scope not in ("tensor", "element"):
+        raise InputError(f"scope={scope!r}: expected 'tensor' or 'element'")
+    measured: Any = _jacobian(data)
+    if not isinstance(measured, Trace | Diagonal):
+        measure: Any = hessian_trace if scope == "tensor" else hessian_diagonal
+        measured = measure(model, data, parameters=parameters, curvature="jacobian", memory=memory, progress=progress)
+    if scope == "element" and isinstance(measured, Trace):
+        raise InputError('scope="element" needs the diagonal: pass hessian_diagonal(model, data, curvature="jacobian")')
+    module = model.module if isinstance(model, Network) else model
+    held = dict(module.named_parameters(remove_duplicate=False))
+    energy = _energy(measured.energy)
+    squares = {name: held[name].detach().cpu().double().square() for name in measured.exact}
+    if scope == "element":
+        parts = {n: float((squares[n] * h.cpu()).sum()) / energy for n, h in measured.by_parameter.items()}
+    else:
+        traces = measured.trace if isinstance(measured, Diagonal) else measured
+        parts = {n: float(squares[n].mean()) * trace / energy for n, trace in traces.by_parameter.items()}
+    return RelativeSensitivity(sum(parts.values()), parts, energy, scope, measured.samples)
+
+
+def _jacobian(data: Data | Curvature) -> Data | Curvature:
+    if isinstance(data, Trace | Diagonal) and data.kind != "jacobian":
+        raise InputError(f'these results have curvature="{data.kind}": measure with curvature="jacobian"')
+    return data
+
+
+def _energy(energy: float) -> float:
+    """E||c||^2, which the measures divide by."""
+    if not energy > 0:
+        raise InputError("the centred outputs are zero on this data: nothing to be relative to")
+    return energy
