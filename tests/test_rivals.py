@@ -323,9 +323,11 @@ def _worst_corruption(g: Tensor, epsilon: float, p: float, k: int) -> Tensor:
 def test_corruption_against_all_supports(p: float, k: int) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        model = nn.Sequential(nn.Linear(1, 2), nn.Tanh(), nn.Linear(2, 2, bias=False)).double()
-        data = (torch.randn(6, 1).double(), torch.arange(6) % 2)
+        model = nn.Sequential(nn.Linear(1, 2), nn.Tanh(), nn.Linear(2, 3, bias=False)).double()
+        data = (torch.randn(7, 1).double(), torch.arange(7) % 3)
     dense = Dense(model, data)
+    first, second = dense.gradient.abs().topk(2).values
+    assert first > 1.1 * second, "else every p gives the same"
     change = _worst_corruption(dense.gradient, 0.3, p, k)
     expected = float(dense(dense.t + change)) - dense.value
     score = parameter_corruption(model, data, epsilon=0.3, p=p, k=k)
