@@ -1,0 +1,195 @@
+"""`minsharp reproduce`: the paper's experiments; `minsharp figures`: their figures again."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ..experiments.cells import Experiment
+
+app = typer.Typer(
+    name="reproduce",
+    help="Run the paper's experiments: every cell is kept when it is done, and the same command goes on from there.",
+    no_args_is_help=True,
+)
+
+Out = Annotated[Path | None, typer.Option(help="Folder for the results. (default: results/ and what is run)")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder with the IDX files of MNIST. (default: cache, else download)")
+]
+Workers = Annotated[int | None, typer.Option(help="Worker processes. (default: one per core)", min=1)]
+Force = Annotated[bool, typer.Option("--force", help="Throw away what the folder holds, and run everything.")]
+Seeds = Annotated[str | None, typer.Option(help="How many seeds, or which: '10', '3-5', '1,3,5'.")]
+Device = Annotated[str, typer.Option(help="A torch device.")]
+Data = Annotated[str, typer.Option(help="digits, mnist or fashion-mnist.")]
+Models = Annotated[str | None, typer.Option(help="Only these networks, with commas between them.")]
+Samples = Annotated[str, typer.Option(help="Numbers of samples, with commas between them.")]
+
+
+@app.command()
+def trace(
+    data: Data = "digits",
+    models: Models = None,
+    samples: Samples = "10,100,1000",
+    seeds: Seeds = "10",
+    out: Out = None,
+    data_dir: DataDir = None,
+    workers: Workers = None,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Exactness and time of Tr[H] and DIAG[H] against double backpropagation, one parameter at a time.
+
+    The baseline is slow: minutes on digits, hours for SmallCNN and 1,000 samples of MNIST.
+    """
+    from ..experiments import trace as module
+
+    experiment = module.experiment(
+        data,
+        models=_words(models, module.MODELS),
+        samples=_integers(samples, "--samples"),
+        seeds=_seeds(seeds, module.SEEDS),
+        device=device,
+    )
+    _run(experiment, out or Path("results") / f"trace-{data}", data, data_dir, workers, force)
+
+
+@app.command()
+def labels(
+    preset: Annotated[str, typer.Option(help="digits (minutes), mnist-small, or paper (for a cluster).")] = "digits",
+    protocol: Annotated[str, typer.Option(help="epochs (the paper's) or loss (all to one training loss).")] = "epochs",
+    models: Models = None,
+    ratios: Annotated[str | None, typer.Option(help="Fractions of permuted labels. (default: 0, 0.1, ..., 1)")] = None,
+    seeds: Seeds = None,
+    measures: Annotated[str | None, typer.Option(help="Names of measures, with commas between them.")] = None,
+    train: Annotated[int | None, typer.Option(help="Training images, if not the preset's number.", min=1)] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs, or the most epochs, if not the preset's.", min=1)] = None,
+    out: Out = None,
+    data_dir: DataDir = None,
+    workers: Workers = None,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Train networks on partly permuted labels, and correlate every measure with the generalisation gap."""
+    from ..experiments import labels as module
+
+    experiment = module.experiment(
+        preset,
+        protocol,
+        models=None if models is None else _words(models, ()),
+        ratios=module.RATIOS if ratios is None else [float(r) for r in _numbers(ratios, float, "--ratios")],
+        seeds=None if seeds is None else _seeds(seeds, 0),
+        measures=_words(measures, module.MEASURES),
+        train=train,
+        epochs=epochs,
+        device=device,
+    )
+    place = out or Path("results") / f"labels-{preset}-{protocol}"
+    _run(experiment, place, experiment.settings["data"], data_dir, workers, force)
+
+
+@app.command()
+def approximations(
+    data: Data = "digits",
+    models: Models = None,
+    samples: Samples = "10,100,1000",
+    seeds: Seeds = "10",
+    probes: Annotated[str, typer.Option(help="Numbers of probes, with commas between them.")] = "1,3,10,30,100,300",
+    out: Out = None,
+    data_dir: DataDir = None,
+    workers: Workers = None,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Error of two approximations of DIAG[H] against their time, and the exact diagonal beside them."""
+    from ..experiments import approximations as module
+    from ..experiments.trace import MODELS, SEEDS
+
+    experiment = module.experiment(
+        data,
+        models=_words(models, MODELS),
+        samples=_integers(samples, "--samples"),
+        seeds=_seeds(seeds, SEEDS),
+        probes=_integers(probes, "--probes"),
+        device=device,
+    )
+    _run(experiment, out or Path("results") / f"approximations-{data}", data, data_dir, workers, force)
+
+
+@app.command()
+def page(
+    folders: Annotated[list[Path], typer.Argument(help="Folders with results.")],
+    write: Annotated[Path, typer.Option(help="The Markdown file to write.")] = Path("docs/reproduction.md"),
+) -> None:
+    """Write the page that sets results beside the published numbers; every number in it comes from the folders."""
+    from ..report.reproduction import write_page
+
+    write_page(folders, write)
+    typer.echo(str(write))
+
+
+def figures(out: Annotated[Path, typer.Argument(help="A folder with a results.csv.")]) -> None:
+    """Make the figures and the summary of `minsharp reproduce` again, from results.csv alone."""
+    from ..report.experiments import write_outputs
+
+    for path in write_outputs(out):
+        typer.echo(str(path))
+
+
+def _run(
+    experiment: "Experiment", out: Path, data: str, data_dir: Path | None, workers: int | None, force: bool
+) -> None:
+    """Run the cells, then write and print what they say."""
+    import sys
+
+    from ..data import load
+    from ..experiments.cells import InterruptedRunError, run
+    from ..report.experiments import tables, write_outputs
+
+    place = None if data_dir is None else os.path.abspath(data_dir)
+    if data != "digits":
+        load(data, place, progress=sys.stderr.isatty())  # once, before the workers: they find it in the cache
+    try:
+        run(experiment, out, workers=workers, force=force, data_dir=place)
+    except InterruptedRunError as stop:
+        typer.echo(str(stop), err=True)
+        raise typer.Exit(130) from None
+    written = write_outputs(out)
+    from ..experiments.cells import read_csv
+
+    for table in tables(read_csv(out / "results.csv")):
+        typer.echo(f"{table}\n")
+    typer.echo(f"Written: {out / 'results.csv'}, " + ", ".join(path.name for path in written), err=True)
+
+
+def _words(text: str | None, default: Sequence[str]) -> list[str]:
+    return list(default) if text is None else [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _numbers(text: str, kind: Callable[[str], Any], option: str) -> list[Any]:
+    try:
+        return [kind(word) for word in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: expected numbers with commas between them", param_hint=option) from None
+
+
+def _integers(text: str, option: str) -> list[int]:
+    return _numbers(text, int, option)
+
+
+def _seeds(text: str | None, default: int) -> list[int]:
+    """'3' is the first three, '3-5' those from 3 to 5, '1,3,5' or '3,' those named."""
+    if text is None:
+        return list(range(default))
+    try:
+        if "," in text:
+            return [int(word) for word in text.split(",") if word.strip()]
+        if "-" in text:
+            first, last = map(int, text.split("-"))
+            return list(range(first, last + 1))
+        return list(range(int(text)))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: expected '10', '3-5' or '1,3,5'", param_hint="--seeds") from None

@@ -1,0 +1,44 @@
+"""Tables of results, for the terminal and for Markdown."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, a head, and rows of text; all columns but the first `text` are numbers."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    text: int = 1
+
+    def markdown(self) -> str:
+        """The table without its title."""
+        rule = ["---" if i < self.text else "---:" for i in range(len(self.head))]
+        return "\n".join("| " + " | ".join(line) + " |" for line in (self.head, rule, *self.rows))
+
+    def __str__(self) -> str:
+        lines = (self.head, *self.rows)
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.head))]
+
+        def put(line: Sequence[str]) -> str:
+            cells = [
+                cell.ljust(width) if i < self.text else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ]
+            return "  ".join(cells).rstrip()
+
+        body = [put(line) for line in lines]
+        return "\n".join([self.title, "", body[0], "-" * max(map(len, body)), *body[1:]])
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number to so many significant digits, or a dash where there is none.
+
+    >>> number(582.38), number(0.0213), number(None)
+    ('582', '0.0213', '-')
+    """
+    if value is None or value != value:
+        return "-"
+    return f"{value:.{digits}g}" if not 10**digits <= abs(value) < 1e7 else f"{value:,.0f}"
