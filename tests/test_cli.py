@@ -84,7 +84,7 @@ def save_data(inputs: Any, targets: Tensor | None, path: Path) -> Path:
     if targets is not None:
         arrays["y"] = targets
     if path.suffix == ".npz":
-        np.savez(path, **{name: tensor.numpy() for name, tensor in arrays.items()})  # type: ignore[arg-type]
+        np.savez(path, **{name: tensor.numpy() for name, tensor in arrays.items()})
     else:
         save_file({name: tensor.contiguous() for name, tensor in arrays.items()}, path)
     return path
@@ -95,9 +95,14 @@ def data(tmp_path: Path) -> Path:
     return save_data(*ZOO[0].data(12), tmp_path / "data.npz")
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export(ZOO[0].model(), ZOO[0].data()[0], tmp_path_factory.mktemp("exported") / "model.pt2")
+
+
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return export(ZOO[0].model(), ZOO[0].data()[0], tmp_path / "model.pt2")
+def model(exported: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(exported, tmp_path))
 
 
 Capture = pytest.CaptureFixture[str]
@@ -128,7 +133,16 @@ def documents(capsys: Capture, arguments: list[object]) -> Any:
 # Numbers
 
 
-@pytest.mark.parametrize("entry", ZOO, ids=lambda entry: entry.name)
+QUICK = {
+    *("mlp", "raw_parameters", "lenet", "batch_norm", "embedding", "tied_autoencoder", "siamese", "dict_input"),
+    *("frozen", "lstm", "written", "transformer", "same_even_kernel", "prelu", "weight_norm"),
+}
+"""Of every kind one; all the others run with the slow tests."""
+
+
+@pytest.mark.parametrize(
+    "entry", [pytest.param(e, id=e.name, marks=[] if e.name in QUICK else pytest.mark.slow) for e in ZOO]
+)
 def test_exported_networks_give_the_numbers_of_the_python_call(entry: Entry, tmp_path: Path, capsys: Capture) -> None:
     inputs, targets = entry.data()
     path = export(entry.model(), inputs, tmp_path / "model.pt2")
@@ -144,7 +158,7 @@ def test_exported_networks_give_the_numbers_of_the_python_call(entry: Entry, tmp
         assert found["trace"]["by_parameter"][name] == pytest.approx(value, rel=1e-9, abs=1e-12 * total)
     assert found["exact"] == dict(diagonal.exact)
     for scope in ("layer", "neuron"):
-        result = ms.minimum_sharpness(net, diagonal, scope=scope)  # type: ignore[arg-type]
+        result = ms.minimum_sharpness(net, diagonal, scope=scope)
         mine = found["minimum_sharpness"][scope]
         assert mine["value"] == pytest.approx(result.value, rel=1e-7)
         assert mine["attained"] == result.attained
@@ -616,6 +630,13 @@ def test_help_is_complete_and_plain(capsys: Capture) -> None:
         assert "\x1b" not in text
 
 
+def test_without_a_command_there_is_help(capsys: Capture) -> None:
+    assert run([]) == 2
+    out, err = capsys.readouterr()
+    assert "Usage: minsharp" in out
+    assert err == ""
+
+
 def test_piped_output_has_no_control_characters(
     model: Path, data: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -643,19 +664,24 @@ def test_interruption_leaves_no_traceback_and_no_half_file(tmp_path: Path, envir
     assert [p.name for p in tmp_path.iterdir()] == ["big.npz"]
 
 
-def test_completion(environment: dict[str, str], tmp_path: Path) -> None:
+def test_completion(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "net.pt2").touch()
-    program = shutil.which("minsharp", path=str(Path(sys.executable).parent))
-    if program is None:
-        pytest.skip("the entry point is not installed")
+    monkeypatch.chdir(tmp_path)
 
     def complete(words: str) -> list[str]:
-        asked = {"_MINSHARP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-        done = subprocess.run(
-            [program], env={**environment, **asked}, capture_output=True, text=True, check=False, cwd=tmp_path
-        )
-        return done.stdout.split()
+        monkeypatch.setenv("_MINSHARP_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+        with pytest.raises(SystemExit) as left:
+            run([])
+        assert left.value.code == 0
+        return capsys.readouterr().out.split()
 
     assert complete("minsharp me") == ["measure"]
-    assert "net.pt2" in complete("minsharp measure n")
-    assert "fashion-mnist" in complete("minsharp measure net.pt2 --data fa")
+    assert complete("minsharp measure n") == ["net.pt2"]
+    assert complete("minsharp measure net.pt2 --data fa") == ["fashion-mnist"]
+    assert complete("minsharp measure net.pt2 --sco") == ["--scope"]
+    monkeypatch.setenv("_MINSHARP_COMPLETE", "source_bash")
+    with pytest.raises(SystemExit):
+        run([])
+    assert "_MINSHARP_COMPLETE=complete_bash" in capsys.readouterr().out

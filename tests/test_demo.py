@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of matplotlib's own dependencies
+@pytest.mark.filterwarnings("ignore:Attempting to set identical")  # three networks are too few for a partial tau
 def test_the_story_and_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = demo.run(tmp_path / "out", epochs=2, ratios=(0.0, 0.5, 1.0))
     out, err = capsys.readouterr()

@@ -135,9 +135,9 @@ def test_the_numbers_are_there(tmp_path: Path) -> None:
     text = " ".join(Tree(ms.write_report(tmp_path / "r.html", minimum=result).read_text(encoding="utf-8")).words)
     for value in (f"{result.value:.12g}", f"{result.trace:.6g}", f"{result.scales['0.weight']:.6g}"):
         assert value in text
-    for name, value in result.by_parameter.items():
+    for name, after in result.by_parameter.items():
         assert name in text
-        assert f"{value:.6g}" in text
+        assert f"{after:.6g}" in text
     assert result.status in text
     assert torch.__version__.partition("+")[0] in text
     assert "Under noise" not in text
@@ -148,7 +148,7 @@ def test_odd_numbers_do_not_break_it(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU(), nn.Linear(3, 2, bias=False))
     nn.init.zeros_(model[2].weight)  # type: ignore[arg-type]
     for scope in ("layer", "neuron"):
-        result = ms.minimum_sharpness(model, torch.randn(8, 4), scope=scope)  # type: ignore[arg-type]
+        result = ms.minimum_sharpness(model, torch.randn(8, 4), scope=scope)
         failed = SimpleNamespace(
             name="a", value=None, standard_error=None, seconds=0.1, drift=None, invariance="none", error="no <b>"
         )

@@ -30,7 +30,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
             return complain(error, WRONG_USE)
         except Exception as error:
             if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's own, of the arguments
-                return complain(error.format_message(), int(error.exit_code))
+                message = error.format_message()  # none where it has shown the help
+                return complain(message, int(error.exit_code)) if message else int(error.exit_code)
             if isinstance(error, BrokenPipeError):
                 return _closed_pipe()
             raise

@@ -229,7 +229,9 @@ def _scales(results: Sequence[MinimumSharpness]) -> Markup:
             parts.append(el("p", "Nothing can be rescaled.", class_="note"))
         if result.pinned:
             pinned = [[name, why] for name, why in result.pinned.items()]
-            parts.append(_folded("What stays as it is, and why", table("Pinned", ["parameter", "pinned by"], pinned)))
+            parts.append(
+                _folded("What stays as it is, and why", table("Pinned", ["parameter", "pinned by"], pinned, words=True))
+            )
     return join(*parts)
 
 
@@ -242,21 +244,23 @@ def _spread(factor: Any) -> tuple[float, float, float]:
 def _comparison(comparison: Any | None) -> Markup | None:
     if comparison is None:
         return None
-    rows = []
+    rows, failed = [], []
     for row in comparison.rows:
         if row.error:
-            rows.append([row.name, "-", "-", "-", "-", row.error])
+            failed.append([row.name, row.error])
             continue
         error = "" if row.standard_error is None else f" ± {number(row.standard_error, 2)}"
         drift = "-" if row.drift is None else _drift(row.drift)
-        seconds = "-" if row.seconds is None else f"{number(row.seconds, 2)} s"
-        rows.append([row.name, number(row.value) + error, drift, seconds, row.invariance or "-", ""])
-    columns = ["measure", "value", "drift", "time", "invariant under", ""]
+        rows.append([row.name, number(row.value) + error, drift, row.invariance, f"{number(row.seconds, 2)} s"])
+    columns = ["measure", "value", "drift", "invariant per", "time"]
     text = (
         "Drift is the largest relative change of a measure over random rescalings that keep the function: a number "
         "that drifts says as much about the scales of the weights as about the network."
     )
-    return join(el("p", text), table("Measures of sharpness", columns, rows))
+    parts = [el("p", text), table("Measures of sharpness", columns, rows)]
+    if failed:
+        parts.append(table("Measures that could not be taken", ["measure", "reason"], failed, words=True))
+    return join(*parts)
 
 
 def _drift(value: float) -> str:
@@ -368,7 +372,10 @@ def _settings(result: MinimumSharpness, settings: Mapping[str, object] | None) -
     }
     rows = [[name, str(value)] for name, value in given.items()]
     versions = [[name, value] for name, value in _versions().items()]
-    return join(table("Settings", ["setting", "value"], rows), table("Versions", ["part", "version"], versions))
+    return join(
+        table("Settings", ["setting", "value"], rows, words=True),
+        table("Versions", ["part", "version"], versions, words=True),
+    )
 
 
 def _versions() -> dict[str, str]:

@@ -36,10 +36,15 @@ def join(*children: Any) -> Markup:
     return Markup("".join(c if isinstance(c, Markup) else escape(str(c)) for c in children if c is not None))
 
 
-def table(caption: str, columns: list[str], rows: list[list[Any]], *, total: bool = False) -> Markup:
-    """A table with a caption; the first cell of each row is its heading, ``total`` sets the last row apart."""
+def table(
+    caption: str, columns: list[str], rows: list[list[Any]], *, total: bool = False, words: bool = False
+) -> Markup:
+    """A table with a caption; the first cell of each row is its heading.
+
+    ``total`` sets the last row apart; ``words`` sets the cells as text, not as numbers.
+    """
     head = el("thead", el("tr", *(el("th", c, scope="col") for c in columns)))
     lines = [el("tr", el("th", row[0], scope="row"), *(el("td", cell) for cell in row[1:])) for row in rows]
     foot = el("tfoot", lines.pop()) if total and lines else None
-    body = el("table", el("caption", caption), head, el("tbody", *lines), foot)
+    body = el("table", el("caption", caption), head, el("tbody", *lines), foot, class_="words" if words else None)
     return el("div", body, class_="scroll", role="region", aria_label=caption, tabindex="0")
