@@ -139,8 +139,8 @@ def _rewritten(records: dict[str, bytes]) -> io.BytesIO:
 
 def _payloads(config: dict[str, Any]) -> Iterator[str]:
     """The names of the raw tensors that a configuration points to."""
+    _check(config)
     for entry, payload in config["config"].items():
-        _check_text(entry)
         name = payload["path_name"]
         if payload["use_pickle"] or not re.fullmatch(r"(weight|tensor)_\d+", name):
             raise _RefusedError(f"'{entry}' is a pickled object, '{name}'")
@@ -171,13 +171,14 @@ def _checked_model(content: bytes) -> bytes:
     model["guards_code"] = []  # code that torch would run; the reader makes its own checks of the inputs
     for expression in model.get("range_constraints", {}):
         _check_expression(expression)
-    _check(model["graph_module"])
+    _check(model)
     return json.dumps(model).encode()
 
 
 def _check(value: Any, key: str = "") -> None:
     if isinstance(value, dict):
-        if "metadata" in value:
+        notes = value.get("metadata")
+        if isinstance(notes, dict) and all(isinstance(note, str) for note in notes.values()):
             value["metadata"] = {}
         for name, item in value.items():
             _check_text(name)
