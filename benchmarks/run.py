@@ -16,6 +16,7 @@ from .models import ENTRIES
 from .report import Table, duration
 
 PAGE = Path("docs/performance.md")
+README = Path("README.md")
 INTRODUCTION = """# Performance
 
 This page is written by `make bench`; all numbers are from one run of it, none is typed by hand. The first four networks
@@ -47,6 +48,19 @@ def main() -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(page(machine, found, remarks))
         console.print(f"Written to {out}.")
+        if out == PAGE:
+            update_readme(machine, found[0])
+
+
+def update_readme(machine: str, table: Table) -> None:
+    """Put the table of traces where the README has its place for it."""
+    start, end = "<!-- performance: written by `make bench` -->\n", "<!-- end of performance -->"
+    text = README.read_text()
+    before, rest = text.split(start)
+    after = rest.split(end)[1]
+    body = table.markdown().replace("## Trace", "## Performance", 1)
+    link = "[All tables](docs/performance.md), with diagonals, memory and settings."
+    README.write_text(f"{before}{start}{body}\n\n{machine} {link}\n{end}{after}")
 
 
 def arguments() -> argparse.Namespace:

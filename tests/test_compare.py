@@ -84,7 +84,7 @@ def test_values_are_those_of_the_functions(table: ms.Comparison) -> None:
     assert table["normalized sharpness"].value == pytest.approx(ms.normalized_sharpness(model, pair).value, rel=1e-5)
     assert table["relative sensitivity"].value == pytest.approx(ms.relative_sensitivity(model, pair).value, rel=1e-5)
     loss = nn.functional.cross_entropy(model(pair[0]), pair[1])
-    assert table["training loss"].value == pytest.approx(float(loss), rel=1e-5)
+    assert table["training loss"].value == pytest.approx(loss.item(), rel=1e-5)
     assert table["SAM (average)"].standard_error is not None
 
 

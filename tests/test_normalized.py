@@ -16,7 +16,7 @@ from minsharp.solve.balance import minimise_pairs, minimise_products
 from .test_zoo import network
 from .zoo import ZOO, Entry
 
-FORMS = ("arxiv", "icml")
+FORMS: tuple[Any, ...] = ("arxiv", "icml")
 Array = np.ndarray[Any, Any]
 
 
@@ -184,8 +184,8 @@ def test_approximations_of_the_diagonal() -> None:
     model = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)).double()
     data = (torch.randn(40, 5).double(), torch.randint(3, (40,)))
     exact = ms.normalized_sharpness(model, data)
-    for kind in ("arxiv", "icml"):
-        approximate = ms.normalized_sharpness(model, data, diagonal=kind)  # type: ignore[arg-type]
+    for kind in FORMS:
+        approximate = ms.normalized_sharpness(model, data, diagonal=kind)
         assert approximate.value == pytest.approx(exact.value, rel=0.5)
         assert approximate.value != exact.value
     given = ms.normalized_sharpness(ms.read(model, data[0]), tsuzuku_arxiv_diagonal(model, data))
@@ -193,8 +193,9 @@ def test_approximations_of_the_diagonal() -> None:
 
 
 def test_dead_layers_have_none() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    nn.init.constant_(model[0].bias, -100.0)
+    first = nn.Linear(3, 4)
+    nn.init.constant_(first.bias, -100.0)
+    model = nn.Sequential(first, nn.ReLU(), nn.Linear(4, 2))
     result = ms.normalized_sharpness(model, torch.rand(5, 3))
     assert result.by_layer == {"0.weight": 0.0, "2.weight": 0.0}
     assert result.status.startswith("zero")

@@ -1,15 +1,51 @@
-"""The README's code runs."""
+"""The code in the README and in the docs runs, and the pages hold together."""
 
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
+import pytest
+
+import minsharp as ms
+from minsharp.measures.registry import MEASURES, chosen
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", "docs/tutorial.md", "docs/extending.md"]
 
 
-def test_code_blocks_run() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.S)
+@pytest.fixture
+def registry() -> Iterator[None]:
+    before = {measure.name: measure for measure in chosen(None)}
+    yield
+    MEASURES.clear()
+    MEASURES.update(before)
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("page", PAGES)
+def test_code_blocks_run(page: str) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.S)
     assert blocks
+    names: dict[str, object] = {}
     for block in blocks:
-        names: dict[str, object] = {}
-        exec(block, names)
-        assert "flat" in names
+        exec(compile(block, page, "exec"), names)
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    functions = [name for name in ms.__all__ if name[0].islower()]
+    missing = [name for name in functions if not re.search(rf"::: minsharp[\w.]*\.{name}$", page, flags=re.M)]
+    assert missing == []
+
+
+def test_importing_is_light() -> None:
+    code = (
+        "import sys, minsharp; heavy = {'matplotlib', 'sklearn', 'typer', 'pooch', 'pandas', 'scipy.optimize'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == "[]"
