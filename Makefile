@@ -5,12 +5,12 @@ BENCH_VENV := .bench-venv
 RUN := $(VENV)/bin/python
 PIP_QUIET := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint docs bench clean
 
 demo: $(VENV)/ready
 	$(VENV)/bin/minsharp demo
 
-test: lint
+test: lint docs
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 -m "not slow"
 
 test-slow: $(VENV)/ready
@@ -20,6 +20,9 @@ lint: $(VENV)/ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+docs: $(VENV)/ready
+	$(VENV)/bin/mkdocs build --strict --quiet
 
 bench: $(BENCH_VENV)/ready
 	$(BENCH_VENV)/bin/python -m benchmarks.run
@@ -39,4 +42,4 @@ $(BENCH_VENV)/ready: pyproject.toml constraints.txt benchmarks/peers.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis site

@@ -285,3 +285,19 @@ def test_forward_is_tried_on_a_copy() -> None:
     assert float(model.count) == 0
     ms.hessian_trace(model, X)
     assert float(model.count) == 0
+
+
+class Variadic(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, *args: Tensor, **named: Tensor) -> Tensor:
+        return self.layer(args[0] if args else named["x"])
+
+
+def test_arguments_without_names() -> None:
+    model, x = Variadic(), torch.randn(4, 3)
+    assert ms.hessian_trace(model, x).total == pytest.approx(ms.hessian_trace(model.layer, x).total)
+    with pytest.raises(ms.ReadError, match=r"forward takes \['x'\] through \*\*named"):
+        ms.hessian_trace(model, {"x": x})

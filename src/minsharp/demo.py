@@ -32,6 +32,7 @@ COMPARED = (
 )
 SPREAD = 10.0
 """The random rescaling multiplies weights by factors between 1/10 and 10."""
+RESCALINGS = 5
 EPOCHS = 120
 
 
@@ -51,6 +52,7 @@ def run(out: str | Path = "minsharp-demo", *, epochs: int = EPOCHS, ratios: Sequ
     _check_extras()
     folder = _folder(Path(out))
     from .data import load
+    from .report.overview import draw_overview
 
     digits = load("digits")
     torch.manual_seed(0)
@@ -58,9 +60,10 @@ def run(out: str | Path = "minsharp-demo", *, epochs: int = EPOCHS, ratios: Sequ
         step("training two networks to the same loss")
         small, large = _train_two(digits)
         step("fooling the trace")
-        scales = symmetries(small.network, digits.train_x[:2]).random(seed=1, spread=SPREAD)
-        fooled = rescale(small.network, scales)
-        again = minimum_sharpness(fooled, digits.train_x)
+        group = symmetries(small.network, digits.train_x[:2])
+        rescaled = [rescale(small.network, group.random(seed, SPREAD)) for seed in range(1, RESCALINGS + 1)]
+        others = [minimum_sharpness(module, digits.train_x) for module in rescaled]
+        fooled, again = rescaled[0], others[0]
         some = (digits.train_x[:200], digits.train_y[:200])
         comparison = compare(small.network, some, measures=COMPARED, rescalings=3)
         step("noise on the weights")
@@ -76,6 +79,9 @@ def run(out: str | Path = "minsharp-demo", *, epochs: int = EPOCHS, ratios: Sequ
         step("writing the report and the figures")
         taus = _taus(rows)
         report = _write(folder, small, comparison, checked, noisy, rows, taus)
+        draw_overview(
+            [small.layer, *others], {name: levels[0] for name, levels in noisy.items()}, folder / "overview.png"
+        )
     _tell(small, large, again, checked, noisy, taus, report)
     return report
 

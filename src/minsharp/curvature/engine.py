@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import InputError, NonFiniteError
 from ..network.ops import row
 from ..network.reader import Network, first_non_finite, is_finite
-from ..network.records import base, store
+from ..network.records import DEVICE, base, store
 from .contract import Use, square_sum, wide
 from .losses import Loss
 from .plan import Site, Step, plan
@@ -66,10 +66,19 @@ class Engine:
         self.what = what
         self.plan = plan(network.graph, tuple(parameters))
         self.values = network.state()
-        self.device: torch.device = next(iter(network.parameters.values())).device
+        self.device: torch.device = self.values[DEVICE.name]
+        self._check_finite()
         self.made: dict[str, Tensor] = {}
         self._run_prelude()
         self.samples, self.columns = self._chunk(memory)
+
+    def _check_finite(self) -> None:
+        """Refuse weights that are NaN or infinite."""
+        for name in self.network.graph.parameters:
+            if not self.values[name].dtype.is_floating_point:
+                raise InputError(f"parameter '{name}' has type {self.values[name].dtype}, expected floating point")
+            if not is_finite(self.values[name]):
+                raise first_non_finite(self.network, {})
 
     def _run_prelude(self) -> None:
         """What is made of parameters and constants alone: once per call, remembering how, to pull back through."""
@@ -231,12 +240,3 @@ def _by_value(step: Step, pulled: Mapping[str, Any]) -> Iterator[tuple[str, Tens
             given = given[int(slot[slot.index("[") + 1 : -1])]
         if given is not None:
             yield name, given
-
-
-def check_finite(network: Network) -> None:
-    """Refuse weights that are NaN or infinite."""
-    for name, parameter in network.parameters.items():
-        if not parameter.dtype.is_floating_point:
-            raise InputError(f"parameter '{name}' has type {parameter.dtype}, expected floating point")
-        if not is_finite(parameter.detach()):
-            raise first_non_finite(network, {})

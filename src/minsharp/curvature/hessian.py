@@ -9,7 +9,7 @@ from ..errors import InputError, LossError, NotExactError
 from ..network.reader import Network, read
 from ..network.records import Graph
 from ..progress import bar
-from .engine import CurvatureSum, Engine, What, check_finite
+from .engine import CurvatureSum, Engine, What
 from .losses import Centred, Criterion, as_loss
 from .results import MATRICES, Diagonal, Kind, Trace
 from .stream import Data, batches, count, first_of
@@ -100,7 +100,6 @@ def _measure(
     names = matching(network.parameters, parameters)
     if curvature == "hessian":
         _refuse_inexact(network, names)
-    check_finite(network)
     engine = Engine(network, names, loss, what, memory)
     with bar("samples", count(data), progress) as advance:
         total = engine.run(stream, advance)

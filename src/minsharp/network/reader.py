@@ -70,7 +70,7 @@ class Network:
                     f"{now}. Read it again: minsharp.read(model, example)"
                 )
         values = {name: held[name].detach() for name in names}
-        device = next((values[name].device for name in self.parameters), torch.device("cpu"))
+        device = next((values[name].device for name in self.graph.parameters), torch.device("cpu"))
         values |= {name: tensor.to(device) for name, tensor in self.constants.items()}
         return {**values, DEVICE.name: device}
 
@@ -215,9 +215,18 @@ def _two_samples(tensor: Tensor) -> Tensor:
 
 def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
     """Export with the batch size left free, and without operations that write into their arguments."""
-    shapes = pytree.tree_map_only(Tensor, lambda _: {0: Dim.AUTO}, (args, kwargs))
+    signature = inspect.signature(model.forward)
+    bound = dict(signature.bind(*args, **kwargs).arguments)
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD and bound.get(name):
+            raise ReadError(
+                f"cannot read {type(model).__name__}: forward takes {list(bound[name])} through **{name}, and "
+                "torch.export does not leave the batch size of those free. Name them in forward's signature, or pass "
+                "them by position"
+            )
+    shapes = pytree.tree_map_only(Tensor, lambda _: {0: Dim.AUTO}, bound)
     with _quiet_export():
-        program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes[0] or shapes[1], strict=False)
+        program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
         if any(_mutates(node) for node in program.graph.nodes):
             program = program.run_decompositions({})
     return program
