@@ -72,10 +72,10 @@ def digits_mlp() -> nn.Module:
 def digits_cnn() -> nn.Module:
     """LeNet for 8 x 8 pixels: three convolutions, the first pool with stride 1, and two linear layers."""
     return nn.Sequential(
-        *(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, stride=1)),
-        *(nn.Conv2d(8, 16, 2), nn.ReLU(), nn.MaxPool2d(2, stride=2)),
-        *(nn.Conv2d(16, 32, 2), nn.ReLU(), nn.Flatten()),
-        *(nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, CLASSES)),
+        *(nn.Conv2d(1, 12, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, stride=1)),
+        *(nn.Conv2d(12, 24, 2), nn.ReLU(), nn.MaxPool2d(2, stride=2)),
+        *(nn.Conv2d(24, 48, 2), nn.ReLU(), nn.Flatten()),
+        *(nn.Linear(192, 84), nn.ReLU(), nn.Linear(84, CLASSES)),
     )
 
 

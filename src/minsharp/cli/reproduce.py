@@ -17,9 +17,7 @@ app = typer.Typer(
 )
 
 Out = Annotated[Path | None, typer.Option(help="Folder for the results. (default: results/ and what is run)")]
-DataDir = Annotated[
-    Path | None, typer.Option(help="Folder with the IDX files of MNIST. (default: cache, else download)")
-]
+DataDir = Annotated[Path | None, typer.Option(help="Folder with the IDX files. (default: cache, else download)")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes. (default: one per core)", min=1)]
 Force = Annotated[bool, typer.Option("--force", help="Throw away what the folder holds, and run everything.")]
 Seeds = Annotated[str | None, typer.Option(help="How many seeds, or which: '10', '3-5', '1,3,5'.")]

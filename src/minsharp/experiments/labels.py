@@ -51,7 +51,7 @@ PRESETS = {
         None,
         {
             "MLP": Recipe(lr=0.1, epochs=300, limit=600, target=0.01, batch=128),
-            "CNN": Recipe(lr=0.02, epochs=250, limit=600, target=0.01, batch=64),
+            "CNN": Recipe(lr=0.02, epochs=180, limit=500, target=0.01, batch=64),
         },
         seeds=3,
     ),
@@ -59,8 +59,8 @@ PRESETS = {
         "mnist",
         1000,
         {
-            "MLP": Recipe(lr=0.1, epochs=100, limit=300, target=0.01, batch=128),
-            "LeNet": Recipe(lr=0.02, epochs=100, limit=300, target=0.01, batch=128),
+            "MLP": Recipe(lr=0.05, epochs=250, limit=500, target=0.01, batch=64),
+            "LeNet": Recipe(lr=0.02, epochs=100, limit=250, target=0.01, batch=64),
         },
         seeds=1,
     ),

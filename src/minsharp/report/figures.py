@@ -79,13 +79,14 @@ def _protocol(rows: Sequence[Row]) -> str:
 def _scatter(rows: Sequence[Row], found: Sequence[Correlation], model: str) -> Any:
     """Each measure against the gap, coloured by the ratio of permuted labels."""
     from matplotlib import pyplot
+    from matplotlib.ticker import NullFormatter
 
     own = [row for row in compared(rows) if row["model"] == model]
     names = measures(rows)
     across = min(4, len(names))
     down = ceil(len(names) / across)
     figure, axes = pyplot.subplots(
-        down, across, figsize=(2.7 * across + 0.6, 2.3 * down + 0.5), sharey=True, squeeze=False, layout="constrained"
+        down, across, figsize=(2.7 * across + 0.6, 2.45 * down + 0.5), sharey=True, squeeze=False, layout="constrained"
     )
     points = None
     for i, (axis, name) in enumerate(zip(axes.flat, names, strict=False)):
@@ -94,14 +95,15 @@ def _scatter(rows: Sequence[Row], found: Sequence[Correlation], model: str) -> A
             x, [row["gap"] for row in own], c=[row["ratio"] for row in own], cmap="viridis", vmin=0, vmax=1, s=16
         )
         positive = [v for v in x if v == v and v > 0]
-        if len(positive) == len(x) and positive and max(positive) > 100 * min(positive):
+        if len(positive) == len(x) and positive and max(positive) > 30 * min(positive):
             axis.set_xscale("log")
+            axis.xaxis.set_minor_formatter(NullFormatter())
         else:
             axis.ticklabel_format(axis="x", style="sci", scilimits=(-2, 4))
             axis.locator_params(axis="x", nbins=5)
         c = next(c for c in found if c.model == model and c.measure == name)
         tau = "-" if c.kendall.value != c.kendall.value else f"{c.kendall.value:.2f}"
-        axis.set_title(f"{name}, τ = {tau}", fontsize=8.5)
+        axis.set_title(f"{name}\nτ = {tau}", fontsize=8.5)
         axis.tick_params(labelsize=7.5)
         if i % across == 0:
             axis.set_ylabel("generalisation gap\n(accuracy, train minus test)", fontsize=8)
