@@ -117,8 +117,14 @@ def page(results: Sequence[Results], here: Path) -> str:
 _INTRODUCTION = """\
 "Minimum sharpness: Scale-invariant parameter-robustness of neural networks" (arXiv 2106.12612) reports three
 experiments. Here they are again, at sizes that a laptop bears. `minsharp reproduce page` writes this page from the
-`results.csv` of each run: no number in it is typed, and no setting was chosen for the correlation it gives. Published
-numbers stand in brackets; those for LeNet stand beside the small convolutional network on digits, and are on other
+`results.csv` of each run, and no measured number in it is typed.
+
+The small presets are not the paper's settings. Their learning rates, batch sizes and epochs, and the width of the
+convolutional network on digits, were chosen by trial so that networks with all labels permuted fit their training set.
+One such trial was a full run on digits with fixed epochs and a narrower convolutional network; it was replaced because
+a network at ratio 1 did not fit, after its correlations had been seen.
+
+Published numbers stand in brackets; those for LeNet stand beside the small convolutional network on digits, and are on other
 data, more seeds and longer training, so only the order of measures can be compared there."""
 
 _TRACE = """\
