@@ -1,5 +1,6 @@
 """The code in the README and in the docs runs, and the pages hold together."""
 
+import doctest
 import os
 import re
 import subprocess
@@ -49,3 +50,9 @@ def test_importing_is_light() -> None:
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_gallery_says_what_happens() -> None:
+    failed, tried = doctest.testfile(str(ROOT / "docs" / "gallery.md"), module_relative=False)
+    assert tried > 30
+    assert failed == 0
