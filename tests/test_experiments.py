@@ -26,7 +26,7 @@ from minsharp.models import build
 from minsharp.report.experiments import kind, label_correlations, tables, write_outputs
 from minsharp.report.reproduction import page, read_results
 
-TINY = ["--preset", "digits", "--models", "MLP", "--train", "60", "--epochs", "4", "--ratios", "0,0.5,1"]
+TINY = ["--preset", "digits", "--models", "MLP", "--train", "60", "--epochs", "300", "--ratios", "0,0.5,1"]
 
 
 def without_times(path: Path) -> list[list[str]]:
@@ -268,7 +268,7 @@ def alive(session: int) -> list[int]:
 def test_a_run_that_was_stopped_goes_on(how: signal.Signals, tmp_path: Path, uninterrupted: Path) -> None:
     """Killed in the middle: no worker is left behind, and the resumed run gives the same table, byte for byte."""
     out = tmp_path / "out"
-    process = start(*TINY, "--seeds", "2", "--measures", "training loss", "--out", str(out), "--workers", "2")
+    process = start(*TINY, "--seeds", "4", "--measures", "training loss", "--out", str(out), "--workers", "2")
     wait_for_cells(out, 2, process)
     assert len(alive(process.pid)) >= 3
     os.kill(process.pid, how)
@@ -284,8 +284,8 @@ def test_a_run_that_was_stopped_goes_on(how: signal.Signals, tmp_path: Path, uni
         assert "the same command goes on" in errors
         assert "Traceback" not in errors
     done = {path: path.stat().st_mtime_ns for path in (out / "cells").glob("*.json")}
-    assert 2 <= len(done) < 6
-    again = start(*TINY, "--seeds", "2", "--measures", "training loss", "--out", str(out), "--workers", "1")
+    assert 2 <= len(done) < 12
+    again = start(*TINY, "--seeds", "4", "--measures", "training loss", "--out", str(out), "--workers", "1")
     _, errors = again.communicate(timeout=120)
     assert again.returncode == 0, errors
     assert {path: path.stat().st_mtime_ns for path in done} == done
@@ -295,7 +295,7 @@ def test_a_run_that_was_stopped_goes_on(how: signal.Signals, tmp_path: Path, uni
 @pytest.fixture(scope="session")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("uninterrupted")
-    assert cli(["reproduce", "labels", *TINY, "--seeds", "2", "--measures", "training loss", "--out", str(out)]) == 0
+    assert cli(["reproduce", "labels", *TINY, "--seeds", "4", "--measures", "training loss", "--out", str(out)]) == 0
     return out
 
 
@@ -310,7 +310,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_other_settings_are_refused(uninterrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["reproduce", "labels", *TINY, "--seeds", "2", "--measures", "training loss", "--out", str(uninterrupted)]
+    command = ["reproduce", "labels", *TINY, "--seeds", "4", "--measures", "training loss", "--out", str(uninterrupted)]
     assert cli([*command, "--protocol", "loss"]) == 2
     assert "protocol: epochs in the folder, loss asked for" in capsys.readouterr().err
     assert cli(["figures", str(uninterrupted)]) == 0

@@ -3,7 +3,7 @@
 A folder holds `settings.json` (what all its cells share), `cells/` (one file per finished cell) and `results.csv`.
 Cells run on worker processes with one thread each. Networks of one shape could be trained stacked with
 `torch.func.vmap` instead; tried on digits, a stacked step took about as long per network as one network after
-the other, and processes keep every cell independent of its neighbours, to the last bit, whatever step each of them stops at.
+the other, and processes keep every cell independent of its neighbours, to the last bit, whatever step each stops at.
 """
 
 import csv

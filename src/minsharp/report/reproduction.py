@@ -124,8 +124,8 @@ convolutional network on digits, were chosen by trial so that networks with all 
 One such trial was a full run on digits with fixed epochs and a narrower convolutional network; it was replaced because
 a network at ratio 1 did not fit, after its correlations had been seen.
 
-Published numbers stand in brackets; those for LeNet stand beside the small convolutional network on digits, and are on other
-data, more seeds and longer training, so only the order of measures can be compared there."""
+Published numbers stand in brackets; those for LeNet stand beside the small convolutional network on digits, and are
+on other data, more seeds and longer training, so only the order of measures can be compared there."""
 
 _TRACE = """\
 Networks as they are initialised, in float32, `torch.manual_seed(seed)` before the network is built and the samples are
