@@ -649,16 +649,26 @@ def test_piped_output_has_no_control_characters(
         assert all(c.isprintable() or c == "\n" for c in text)
 
 
+def hears_interrupts() -> None:
+    """Also where the tests run in the background of a shell, which makes its children deaf to Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_interruption_leaves_no_traceback_and_no_half_file(tmp_path: Path, environment: dict[str, str]) -> None:
     data = save_data(torch.randn(60_000, 64), None, tmp_path / "big.npz")
     out = tmp_path / "flat.safetensors"
     command = [*CLI, "flatten", f"{__name__}:wide", "--data", str(data), "--out", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True)
-    assert process.stderr is not None
-    assert process.stderr.readline() == "made\n"
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True, preexec_fn=hears_interrupts
+    )
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "made\n"
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "Traceback" not in err
     assert [p.name for p in tmp_path.iterdir()] == ["big.npz"]
