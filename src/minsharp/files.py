@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,6 +39,17 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
     finally:
         temporary.unlink(missing_ok=True)
     return target
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file, whole or not at all, even if the machine stops in the middle."""
+    target = Path(path)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
+    with draft.open("w", encoding="utf-8", newline="") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(target)
 
 
 def _umask() -> int:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..network.reader import _mutates
-from ..network.reader import _quiet_export as quiet_export
+from ..network.reader import mutates
+from ..network.reader import quiet_export as quiet_export
 
 _MODEL = "models/model.json"
 _INPUTS = "data/sample_inputs/model.pt"
@@ -258,7 +258,7 @@ def _module(path: Path, archive: io.BytesIO) -> nn.Module:
         with quiet_export():
             program = torch.export.load(archive)
             _check_batch(path, program)
-            if any(map(_mutates, program.graph.nodes)):
+            if any(map(mutates, program.graph.nodes)):
                 program = program.run_decompositions({})
             module = program.module(check_guards=False)
     except InputError:

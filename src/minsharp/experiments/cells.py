@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, MinsharpError
+from ..files import write_text
 
 Configuration = dict[str, Any]
 Row = dict[str, Any]
@@ -96,7 +97,7 @@ def _prepare(experiment: Experiment, out: Path, force: bool) -> None:
                 + ".\nPass another folder, --out, or --force to throw its results away and run everything again"
             )
     (out / "cells").mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(experiment.record, indent=2) + "\n")
+    write_text(path, json.dumps(experiment.record, indent=2) + "\n")
 
 
 def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
@@ -130,16 +131,6 @@ def finished(folder: Path) -> list[Row]:
     return [row for cell in cells for row in cell["rows"]]
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that it is there as a whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    with draft.open("w", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-
-
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """The rows as a table; what a row does not have, or is no finite number, is left empty."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
@@ -147,7 +138,7 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: _plain(value) for key, value in row.items()} for row in rows)
-    write_atomically(path, text.getvalue())
+    write_text(path, text.getvalue())
 
 
 def _plain(value: Any) -> Any:
@@ -266,7 +257,7 @@ def _follow(sentinel: int) -> None:
 
 def _run_cell(work: Work, settings: Configuration, cell: Configuration, folder: str, data_dir: str | None) -> None:
     rows = work({**settings, **cell}, data_dir)
-    write_atomically(Path(folder) / cell_name(cell), json.dumps({"cell": cell, "rows": rows}) + "\n")
+    write_text(Path(folder) / cell_name(cell), json.dumps({"cell": cell, "rows": rows}) + "\n")
 
 
 @contextmanager

@@ -225,15 +225,15 @@ def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
                 "them by position"
             )
     shapes = pytree.tree_map_only(Tensor, lambda _: {0: Dim.AUTO}, bound)
-    with _quiet_export():
+    with quiet_export():
         program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
-        if any(_mutates(node) for node in program.graph.nodes):
+        if any(mutates(node) for node in program.graph.nodes):
             program = program.run_decompositions({})
     return program
 
 
 @contextmanager
-def _quiet_export() -> Iterator[None]:
+def quiet_export() -> Iterator[None]:
     """Without torch.export's warnings and logs about its own insides, or fused kernels that have no derivative."""
     log, fast = logging.getLogger("torch"), torch.backends.mha.get_fastpath_enabled()
     level = log.level
@@ -248,7 +248,8 @@ def _quiet_export() -> Iterator[None]:
             log.setLevel(level)
 
 
-def _mutates(node: Node) -> bool:
+def mutates(node: Node) -> bool:
+    """Whether an operation writes into one of its arguments."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and bool(schema.is_mutable)
 

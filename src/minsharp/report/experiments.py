@@ -11,9 +11,10 @@ from typing import Any, Literal
 from ..errors import InputError
 from ..experiments import published
 from ..experiments.approximations import EXACT
-from ..experiments.cells import TIMING, Row, read_csv, write_atomically
+from ..experiments.cells import TIMING, Row, read_csv
 from ..experiments.labels import LOSS
 from ..experiments.statistics import STATISTICS, TITLES, Correlation, correlations
+from ..files import write_text
 from .tables import Table, number
 
 Kind = Literal["labels", "trace", "approximations"]
@@ -204,5 +205,5 @@ def write_outputs(out: str | Path) -> list[Path]:
     rows = read_csv(out / "results.csv")
     settings = out / "settings.json"
     known = json.loads(settings.read_text()) if settings.is_file() else None
-    write_atomically(out / "summary.json", json.dumps(summary(rows, known), indent=2) + "\n")
+    write_text(out / "summary.json", json.dumps(summary(rows, known), indent=2) + "\n")
     return [out / "summary.json", *draw(rows, out)]

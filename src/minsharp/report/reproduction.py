@@ -9,8 +9,9 @@ from typing import Any
 
 from ..errors import InputError
 from ..experiments import approximations, labels, published, trace
-from ..experiments.cells import Row, read_csv, write_atomically
+from ..experiments.cells import Row, read_csv
 from ..experiments.statistics import Correlation, Interval
+from ..files import write_text
 from .experiments import compared, kind, label_correlations, models, ranked, tables
 
 PAPERS = ("minimum sharpness", "normalized sharpness")
@@ -90,7 +91,7 @@ def write_page(folders: Sequence[str | Path], path: str | Path) -> None:
     """Write the page; figures are linked where they lie."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, page([read_results(folder) for folder in folders], path.parent))
+    write_text(path, page([read_results(folder) for folder in folders], path.parent))
 
 
 def page(results: Sequence[Results], here: Path) -> str:
