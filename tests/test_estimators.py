@@ -70,11 +70,11 @@ def test_tsuzukus_approximations_converge(approximate: Any) -> None:
     x = torch.randn(8, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     data = (x, torch.arange(8) % 3)
     exact = estimators.baseline_diagonal(model, data).by_parameter
-    found = approximate(model, data, probes=4000, radius=1e-4).by_parameter
+    found = approximate(model, data, probes=1000, radius=1e-4).by_parameter
     scale = max(float(d.abs().max()) for d in exact.values())
     for name, diagonal in exact.items():
         expected = diagonal.clamp_min(0) if "icml" in approximate.__name__ else diagonal
-        assert float((found[name] - expected).abs().max()) < 0.06 * scale, name
+        assert float((found[name] - expected).abs().max()) < 0.12 * scale, name
 
 
 def test_too_few_probes() -> None:

@@ -118,6 +118,17 @@ def test_factor_of_extreme_logits(scale: float) -> None:
     assert torch.allclose(S.mT @ S, expected, rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.parametrize("scale", [1.0, 100.0, 1000.0, 1e6])
+def test_extreme_logits_in_single_precision(scale: float) -> None:
+    torch.manual_seed(0)
+    outputs = scale * torch.randn(50, 6)
+    columns = as_loss(nn.CrossEntropyLoss()).columns(outputs, None)
+    S = columns.slice(0, columns.rank).double()  # (n, K - 1, K)
+    p = outputs.double().softmax(1)
+    expected = torch.diag_embed(p) - p.unsqueeze(1) * p.unsqueeze(2)
+    assert torch.allclose(S.mT @ S, expected, rtol=1e-5, atol=1e-7)
+
+
 def test_one_class_has_no_curvature() -> None:
     result = ms.hessian_trace(nn.Linear(3, 1), torch.randn(4, 3))
     assert result.total == 0

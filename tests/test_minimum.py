@@ -15,7 +15,7 @@ from minsharp.measures.minimum import _terms
 from minsharp.network.symmetry import group
 
 from .test_random_networks import COMMON, networks
-from .test_zoo import network
+from .test_zoo import network, rescaled
 from .zoo import BY_NAME, ZOO, Entry, call
 
 SCOPES = ("layer", "neuron")
@@ -67,12 +67,11 @@ def test_equals_an_independent_minimiser(entry: Entry, scope: Any) -> None:
 @pytest.mark.parametrize("scope", SCOPES)
 def test_invariance(entry: Entry, scope: Any) -> None:
     """Over random elements of the group, while the trace goes anywhere."""
-    model = entry.model().eval()
     net = network(entry)
     result = ms.minimum_sharpness(net, measured(net, entry), scope=scope)
     traces = []
     for seed in range(4):
-        other = ms.rescale(model, result.symmetries.random(seed))
+        other = rescaled(net, result.symmetries.random(seed))
         moved = ms.minimum_sharpness(other, entry.data(), scope=scope, curvature="ggn")
         assert moved.value == pytest.approx(result.value, rel=1e-9)
         traces.append(moved.trace)
@@ -83,11 +82,10 @@ def test_invariance(entry: Entry, scope: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", SCOPES)
 def test_invariance_under_twenty_elements(entry: Entry, scope: Any) -> None:
-    model = entry.model().eval()
     net = network(entry)
     result = ms.minimum_sharpness(net, measured(net, entry), scope=scope)
     for seed in range(20):
-        other = ms.rescale(model, result.symmetries.random(100 + seed))
+        other = rescaled(net, result.symmetries.random(100 + seed))
         moved = ms.minimum_sharpness(other, entry.data(), scope=scope, curvature="ggn")
         assert moved.value == pytest.approx(result.value, rel=1e-9)
 

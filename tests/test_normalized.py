@@ -13,7 +13,7 @@ from minsharp.curvature.estimators import tsuzuku_arxiv_diagonal
 from minsharp.measures.normalized import as_matrices
 from minsharp.solve.balance import minimise_pairs, minimise_products
 
-from .test_zoo import network
+from .test_zoo import network, rescaled
 from .zoo import ZOO, Entry
 
 FORMS: tuple[Any, ...] = ("arxiv", "icml")
@@ -82,7 +82,7 @@ def test_no_rescaling_moves_it(entry: Entry, form: Any, scope: Any) -> None:
     data = entry.data()
     before = ms.normalized_sharpness(net, data, objective=form, curvature="ggn")
     scales = ms.symmetries(net, data[0], scope).random(3, 100.0)
-    after = ms.normalized_sharpness(ms.rescale(net, scales), data, objective=form, curvature="ggn")
+    after = ms.normalized_sharpness(rescaled(net, scales), data, objective=form, curvature="ggn")
     assert after.value == pytest.approx(before.value, rel=1e-8)
 
 

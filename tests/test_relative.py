@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import minsharp as ms
 
 from . import oracles
-from .test_zoo import network
+from .test_zoo import network, rescaled
 from .zoo import BY_NAME, ZOO, Entry, call
 
 
@@ -79,7 +79,7 @@ def test_no_rescaling_moves_them(entry: Entry, name: str) -> None:
     before = measure(net, data)
     for scope in scopes:
         scales = ms.symmetries(net, data[0], scope).random(1, 1000.0)  # type: ignore[arg-type]
-        assert measure(ms.rescale(net, scales), data) == pytest.approx(before, rel=1e-9)
+        assert measure(rescaled(net, scales), data) == pytest.approx(before, rel=1e-9)
 
 
 def test_the_minimum_is_the_noise_at_the_best_conditioned_network() -> None:

@@ -1,6 +1,7 @@
 """Every network of the zoo against the dense oracle, however the data is cut."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,11 @@ SMALL = 20_000  # bytes: forces chunks of two samples and, where there are posit
 @cache
 def network(entry: Entry, dtype: torch.dtype = torch.float64) -> ms.Network:
     return ms.read(entry.model(dtype), entry.data(5, dtype)[0])
+
+
+def rescaled(net: ms.Network, scales: Any) -> ms.Network:
+    """The network with other weights: no need to read it again."""
+    return replace(net, module=ms.rescale(net, scales))
 
 
 @cache

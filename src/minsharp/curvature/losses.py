@@ -250,16 +250,15 @@ def _softmax_columns(p: Tensor, coefficient: Tensor | None, outputs: Tensor) -> 
     diagonal = (p[..., :-1] * (q / tails[..., :-1])).sqrt()
     if coefficient is not None:
         diagonal = diagonal * coefficient.reshape(n, -1, 1).sqrt()
-    below = (-diagonal / q).to(outputs.dtype)  # (n, positions, K - 1)
-    diagonal, p = diagonal.to(outputs.dtype), p.to(outputs.dtype)
+    below = -diagonal / q  # (n, positions, K - 1): large where q is small; only what it is multiplied with below is not
     lower = p.new_ones(K, K - 1).tril(-1).T
 
     def slice(start: int, stop: int) -> Tensor:
         column = torch.arange(start, stop, device=p.device)
         position, j = column // (K - 1), column % (K - 1)
         at = p if positions == 1 else p[:, position]  # (n, columns, K), or one row for all columns
-        L = at * below[:, position, j].unsqueeze(2) * lower[j]
-        L[:, column - start, j] = diagonal[:, position, j]
+        L = (at * (below[:, position, j].unsqueeze(2) * lower[j])).to(outputs.dtype)
+        L[:, column - start, j] = diagonal[:, position, j].to(outputs.dtype)
         if outputs.dim() == 2:
             return L
         full = L.new_zeros(n, stop - start, K, positions)
