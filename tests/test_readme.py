@@ -3,15 +3,19 @@
 import doctest
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import minsharp as ms
+from minsharp.cli import run
 from minsharp.measures.registry import MEASURES, chosen
+from minsharp.models import build
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "docs/tutorial.md", "docs/extending.md"]
@@ -33,6 +37,22 @@ def test_code_blocks_run(page: str) -> None:
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, page, "exec"), names)
+
+
+def test_the_tutorials_commands_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = re.findall(r"^minsharp [a-z]+ .*$", (ROOT / "docs/tutorial.md").read_text(), flags=re.M)
+    assert len(commands) == 3
+    monkeypatch.chdir(tmp_path)
+    program = torch.export.export(
+        build("MLP", "digits").eval(), (torch.randn(2, 1, 8, 8),), dynamic_shapes=({0: torch.export.Dim.AUTO},)
+    )
+    torch.export.save(program, "model.pt2")
+    for command in commands:
+        assert run(shlex.split(command)[1:]) == 0, command
+    capsys.readouterr()
+    assert {path.name for path in tmp_path.iterdir()} == {"model.pt2", "report.html", "flat.safetensors"}
 
 
 def test_every_public_name_is_in_the_reference() -> None:
