@@ -51,6 +51,12 @@ class Use:
         x = self.one(argument)
         return x.view(x.shape[0], *[1] * (len(self.output) + 1 - x.dim()), *x.shape[1:])
 
+    def norms(self, G: Tensor) -> Tensor | None:
+        """The norm of each sample's cotangents (n,), where they are rows (R, n, C) as they come; else None."""
+        if G.dim() != 3 or self.layouts[0] != Samples(0):
+            return None
+        return torch.linalg.vector_norm(wide(G), dim=(0, 2))
+
     def columns(self, G: Tensor) -> Tensor:
         """Stacked cotangents one sample at a time: (n, R, *output shape for a batch of one)."""
         samples = self.layouts[0]
@@ -162,6 +168,11 @@ class Elementwise(Contraction):
             g = g.sum(summed, keepdim=True)
         return g.reshape(*g.shape[:2], *use.shape)
 
+    def trace(self, use: Use, G: Tensor) -> Tensor:
+        """A bias of plain rows has the cotangents themselves as gradient."""
+        norms = use.norms(G) if self.coefficient is None and use.shape == G.shape[2:] else None
+        return super().trace(use, G) if norms is None else widest(norms).square().sum()
+
     def diagonal(self, use: Use, G: Tensor) -> Tensor:
         """As ever, but the gradient may be a view of the cotangents, which others still need."""
         return self.gradient(use, G).square().sum((0, 1))
@@ -216,7 +227,8 @@ class Outer(Contraction):
             norms = norms * torch.linalg.vector_norm(self.inputs(use), dim=(2, 3))
             return widest(norms).square().sum()
         if L * L * R * C + self.gram_cost(use, J, L) < L * J * R * C:
-            product = torch.einsum("nrgcl,nrgcm->nglm", g, g).mul_(self.gram(use))
+            rows = g.transpose(1, 2).flatten(2, 3)  # (n, g, R * C, L), copied only if there are groups
+            product = (rows.mT @ rows).mul_(self.gram(use))
             return widest(product.flatten(1).sum(1)).sum()
         return square_sum(torch.einsum("nrgcl,ngjl->ngrcj", g, self.inputs(use)))
 
@@ -273,6 +285,14 @@ class Matrix(Outer):
         """Both are matrices, or the other one a stack of them."""
         ranks = {name: len(graph.values[value].shape) for name, value in operation.reads}
         return ranks[argument] == 2 and ranks[self.other] >= 2
+
+    def trace(self, use: Use, G: Tensor) -> Tensor:
+        """One row per sample: ||g x^T||^2 = ||g||^2 ||x||^2."""
+        x = use.bound[self.other]
+        norms = use.norms(G) if x.dim() == 2 and use.samples[self.other] == Samples(0) else None
+        if norms is None:
+            return super().trace(use, G)
+        return widest(norms * torch.linalg.vector_norm(wide(x), dim=1)).square().sum()
 
     def cotangents(self, use: Use, G: Tensor) -> Tensor:
         """All axes between the samples and the last are positions."""

@@ -71,15 +71,15 @@ class Loss(ABC):
 
 def as_loss(criterion: Criterion) -> Loss:
     """The loss behind a torch criterion."""
-    known: dict[Any, Criterion] = {
-        F.cross_entropy: nn.CrossEntropyLoss(),
-        F.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss(),
-        F.mse_loss: nn.MSELoss(),
+    known: dict[Any, type[nn.Module]] = {
+        F.cross_entropy: nn.CrossEntropyLoss,
+        F.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss,
+        F.mse_loss: nn.MSELoss,
     }
     if not callable(criterion):
         raise LossError(f"expected a criterion such as nn.CrossEntropyLoss(), got {criterion!r}")
-    if not isinstance(criterion, nn.Module):
-        criterion = known.get(criterion, criterion)
+    if not isinstance(criterion, nn.Module) and criterion in known:
+        criterion = known[criterion]()
     if getattr(criterion, "reduction", "mean") not in ("mean", "sum"):
         raise LossError(
             f"{_name(criterion)} has reduction={criterion.reduction!r}; expected 'mean' or 'sum', as in "  # type: ignore[union-attr]

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from typing import Any
 
 import torch
@@ -584,7 +585,7 @@ def is_finite(tensor: Tensor) -> bool:
     """Whether no entry is NaN or infinite: a sum says so in one pass, unless it overflows itself."""
     if not tensor.dtype.is_floating_point:
         return True
-    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
+    return isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
 
 
 def first_non_finite(network: Network, inputs: Mapping[str, Tensor]) -> NonFiniteError:
