@@ -61,10 +61,10 @@ def minimise(log_c: Array, A: Any) -> Solution:
         return Solution(_far(direction, A, vanishing), -np.inf, -np.inf, vanishing, 0)
     problem = _Problem(log_c[kept], A[kept])
     z, iterations = problem.solve()
-    log_value, log_bound = problem.log_value(z), problem.log_bound(z)
+    values = problem.values(z)
     if vanishing.any():
         z = z + _far(direction, A, vanishing)
-    return Solution(z, log_value, min(log_bound, log_value), vanishing, iterations)
+    return Solution(z, *values, vanishing, iterations)
 
 
 def _far(direction: Array, A: Any, vanishing: Array) -> Array:
@@ -91,12 +91,37 @@ class _Problem:
         """log f."""
         return _log_sum(self._exponents(z))
 
+    def values(self, z: Array) -> tuple[float, float]:
+        """log f and a lower bound on its minimum."""
+        log_value = self.log_value(z)
+        return log_value, min(self.log_bound(z), log_value)
+
+    def _level(self) -> Array:
+        """Where the terms are most alike, by least squares on their logarithms: a start, and exact for plain chains."""
+        if self.unknowns > DENSE:
+            return np.zeros(self.unknowns)
+        count = len(self.log_c)
+        mean = np.asarray(self.A.sum(0)).ravel() / count
+        gram = self.A.T @ self.A
+        H = (gram if isinstance(gram, np.ndarray) else gram.toarray()) / count - np.outer(mean, mean)
+        H[np.diag_indices_from(H)] += 1e-10 * H.diagonal().max() + 1e-300
+        z = np.linalg.solve(H, self.A.T @ (self.log_c - self.log_c.mean()) / count) / 2
+        return z if self.log_value(z) < self.log_value(np.zeros_like(z)) else np.zeros_like(z)
+
+    def balances(self) -> bool:
+        """Whether a few steps find weights w > 0 with A^T w = 0.
+
+        They prove that no term vanishes at infinity: along a direction in which none grows, none can shrink.
+        """
+        z, _, done = self._newton(np.zeros(self.unknowns), 1.0, PATIENCE)
+        w = self._weights(self._polish(z)) if done else np.zeros(1)
+        return bool(w.min() > 1e-6 and np.abs(self.A.T @ w).max() < 1e-12)
+
     def solve(self) -> tuple[Array, int]:
         """At once, or from smooth to sharp."""
-        z, iterations = np.zeros(self.unknowns), 0
         if not self.unknowns:
-            return z, 0
-        z, iterations, done = self._newton(z, 1.0, PATIENCE)
+            return np.zeros(0), 0
+        z, iterations, done = self._newton(self._level(), 1.0, PATIENCE)
         if done:
             return self._polish(z), iterations
         z = np.zeros(self.unknowns)
@@ -161,12 +186,14 @@ class _Problem:
         inverse = scipy.sparse.linalg.LinearOperator(shape, lambda x: x / (diagonal + ridge))
         return lambda y: scipy.sparse.linalg.cg(operator, y, M=inverse, rtol=1e-10, maxiter=2000)[0]
 
-    def log_bound(self, z: Array) -> float:
-        """The dual's lower bound: the shares at z, moved onto A^T w = 0 by one Newton step."""
+    def _weights(self, z: Array) -> Array:
+        """The shares at z, moved onto A^T w = 0 by one Newton step."""
         w = _shares(self._exponents(z))
-        if self.unknowns:
-            w = w * (1 - self.A @ self._hessian_solver(w)(self.A.T @ w))
-        w = np.maximum(w, 0)
+        return w * (1 - self.A @ self._hessian_solver(w)(self.A.T @ w)) if self.unknowns else w
+
+    def log_bound(self, z: Array) -> float:
+        """The dual's lower bound."""
+        w = np.maximum(self._weights(z), 0)
         w /= w.sum()
         some = w > 0
         dual = float(np.sum(w[some] * (self.log_c[some] - np.log(w[some]))))
@@ -188,9 +215,13 @@ def _shares(x: Array) -> Array:
 
 
 def _vanishing(A: Any) -> tuple[Array, Array]:
-    """The terms that some direction shrinks while none grows, and such a direction."""
+    """The terms that some direction shrinks while none grows, and such a direction; it does not depend on the c_e."""
     found = _by_cycles(A)
-    return _by_linear_program(A) if found is None else found
+    if found is not None:
+        return found
+    if _Problem(np.zeros(A.shape[0]), A).balances():
+        return np.zeros(A.shape[0], dtype=bool), np.zeros(A.shape[1])
+    return _by_linear_program(A)
 
 
 def _by_cycles(A: Any) -> tuple[Array, Array] | None:
