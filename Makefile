@@ -22,7 +22,7 @@ lint: $(VENV)/ready
 	$(VENV)/bin/mypy
 
 docs: $(VENV)/ready
-	$(VENV)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 bench: $(BENCH_VENV)/ready
 	$(BENCH_VENV)/bin/python -m benchmarks.run
