@@ -131,7 +131,7 @@ def compare(
     measures: Sequence[str] | None = None,
     rescalings: int = 5,
     scope: Scope = "layer",
-    drift_samples: int = 16,
+    drift_samples: int = 10,
     curvature: Kind = "hessian",
     seed: int = 0,
     progress: bool = False,
