@@ -93,7 +93,8 @@ def test_it_prints_and_goes_out(table: ms.Comparison) -> None:
     rows = list(csv.DictReader(io.StringIO(table.to_csv())))
     assert float(rows[1]["value"]) == table["trace"].value
     assert "minimum sharpness (neuron)" in repr(table)
-    assert "<td>" in table._repr_html_()
+    assert "<td>" in table.to_html()
+    assert table.to_html() == table._repr_html_()
 
 
 def test_without_labels_the_rest_still_stands() -> None:

@@ -99,6 +99,10 @@ class Comparison:
         return "\n".join([self._title, lines[0], "-" * len(lines[0]), *lines[1:], *failures])
 
     def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def to_html(self) -> str:
+        """The table as HTML, names and reasons escaped."""
         head, *body = self._cells()
         headings = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
         rows = "".join(
