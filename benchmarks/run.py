@@ -59,7 +59,7 @@ def update_readme(machine: str, table: Table) -> None:
     before, rest = text.split(start)
     after = rest.split(end)[1]
     body = table.markdown().replace("## Trace", "## Performance", 1)
-    link = "[All tables](docs/performance.md), with diagonals, memory and settings."
+    link = "[All tables](docs/performance.md), with diagonals, memory, settings, and what ¹ ² ³ stand for."
     README.write_text(f"{before}{start}{body}\n\n{machine} {link}\n{end}{after}")
 
 
