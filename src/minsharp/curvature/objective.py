@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils import _pytree as pytree
 
 from ..errors import InputError, LossError, NonFiniteError, ReadError
 from ..network.reader import Network, call_form, describe, eval_mode, random_state_kept
@@ -31,10 +30,6 @@ _KEPT = 2  # graphs that are not built anew for every product
 def _parts(batch: Batch) -> Iterator[Batch]:
     """The samples of a batch, not too many at a time."""
     return (batch.part(start, start + _PART) for start in range(0, len(batch), _PART))
-
-
-def _double(tensor: Tensor) -> Tensor:
-    return tensor.double() if tensor.dtype.is_floating_point else tensor
 
 
 class Objective:
@@ -88,9 +83,7 @@ class Objective:
         result = copy.copy(self)
         result.model = copy.deepcopy(self.model).double()
         result.parameters = {name: p.double() for name, p in self.parameters.items()}
-        result.batches = [
-            Batch(*pytree.tree_map_only(Tensor, _double, (batch.inputs, batch.targets))) for batch in self.batches
-        ]
+        result.batches = [batch.double() for batch in self.batches]
         return result
 
     def narrowed(self, names: Sequence[str]) -> "Objective":

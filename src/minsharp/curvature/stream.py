@@ -38,6 +38,19 @@ class Batch:
         """The samples on a device."""
         return Batch(*pytree.tree_map_only(Tensor, lambda t: t.to(device), (self.inputs, self.targets)))
 
+    def double(self) -> "Batch":
+        """The samples in double precision; whole numbers stay as they are."""
+        return Batch(*pytree.tree_map_only(Tensor, _double, (self.inputs, self.targets)))
+
+    @property
+    def given(self) -> tuple[Any, ...]:
+        """The samples as a user would give them: inputs, and targets if there are any."""
+        return (self.inputs,) if self.targets is None else (self.inputs, self.targets)
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.dtype.is_floating_point else tensor
+
 
 def _batch(given: Any) -> Batch:
     """One batch: inputs, or a pair of inputs and targets."""
@@ -89,7 +102,7 @@ def batches(data: Data) -> Iterator[Batch]:
 
 def held(data: Data) -> list[tuple[Any, ...]]:
     """All batches, to be read more than once."""
-    return [(b.inputs,) if b.targets is None else (b.inputs, b.targets) for b in batches(data)]
+    return [batch.given for batch in batches(data)]
 
 
 def first_of(stream: Iterator[Batch]) -> tuple[Batch, Iterator[Batch]]:

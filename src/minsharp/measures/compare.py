@@ -11,8 +11,7 @@ from math import inf, isfinite
 from time import perf_counter
 from typing import Any
 
-from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from torch import nn
 
 from ..curvature.hessian import hessian_diagonal
 from ..curvature.losses import Criterion
@@ -218,9 +217,9 @@ class _Subject:
             raise InputError("needs labels: pass data=(inputs, targets)")
         shared, seconds = self._shared(measure.uses)
         start = perf_counter()
-        result = measure.function(
-            self.network if measure.reads else self.network.module, self.data, self.loss, **shared
-        )
+        with eval_mode(self.network.module):
+            model = self.network if measure.reads else self.network.module
+            result = measure.function(model, self.data, self.loss, **shared)
         seconds += perf_counter() - start
         error = getattr(result, "standard_error", None)
         value: Any = getattr(result, "value", result)
@@ -258,15 +257,10 @@ def _first(data: list[tuple[Any, ...]], samples: int) -> list[tuple[Any, ...]]:
     for batch in batches(data):
         part = batch.part(0, samples)
         samples -= len(part)
-        both = (part.inputs,) if part.targets is None else (part.inputs, part.targets)
-        result.append(pytree.tree_map_only(Tensor, _double, both))
+        result.append(part.double().given)
         if samples <= 0:
             break
     return result
-
-
-def _double(tensor: Tensor) -> Tensor:
-    return tensor.double() if tensor.dtype.is_floating_point else tensor
 
 
 def _double_loss(loss: Criterion | None) -> Criterion | None:
@@ -276,8 +270,7 @@ def _double_loss(loss: Criterion | None) -> Criterion | None:
 def _row(measure: Measure, subject: _Subject, others: list[_Subject], advance: Callable[[int], None]) -> Row:
     start = perf_counter()
     try:
-        with eval_mode(subject.network.module):
-            value, error, seconds = subject.ask(measure)
+        value, error, seconds = subject.ask(measure)
     except Exception as reason:  # one measure's failure must not take the table with it
         advance(1 + len(others))
         return Row(measure.name, None, None, perf_counter() - start, None, measure.invariance, _reason(reason))

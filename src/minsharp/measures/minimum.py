@@ -146,13 +146,18 @@ def minimum_sharpness(
         measured = measure(
             model, data, loss, parameters=parameters, curvature=curvature, memory=memory, progress=progress
         )
+    return _minimise_over(graph_of(model, measured, "minimum_sharpness"), measured, scope)
+
+
+def graph_of(model: nn.Module | Network, measured: Curvature, function: str) -> Graph:
+    """The network that results are of; the function is named where they are of another."""
     graph = model.graph if isinstance(model, Network) else measured.graph
     if graph is None or not set(measured.exact) <= set(graph.parameters):
         raise InputError(
             f"these results are not of this network, or do not say of which: {list(measured.exact)}. Pass the network "
-            "that was measured: minimum_sharpness(minsharp.read(model, example), results)"
+            f"that was measured: {function}(minsharp.read(model, example), results)"
         )
-    return _minimise_over(graph, measured, scope)
+    return graph
 
 
 def _minimise_over(graph: Graph, measured: Curvature, scope: Scope) -> MinimumSharpness:

@@ -17,6 +17,7 @@ from ..curvature.stream import Data, batches, first_of, held
 from ..errors import InputError
 from ..network.reader import Network, read
 from ..network.records import DEVICE, Graph, Operation, store
+from .minimum import graph_of
 
 Form = Literal["arxiv", "icml"]
 Approximation = Literal["exact", "arxiv", "icml"]
@@ -85,12 +86,7 @@ def normalized_sharpness(
         raise InputError(f"objective={objective!r}: expected 'arxiv' or 'icml'")
     if isinstance(data, Diagonal):
         measured = data
-        graph = model.graph if isinstance(model, Network) else measured.graph
-        if graph is None or not set(measured.exact) <= set(graph.parameters):
-            raise InputError(
-                f"these results are not of this network, or do not say of which: {list(measured.exact)}. Pass the "
-                "network that was measured: normalized_sharpness(minsharp.read(model, example), results)"
-            )
+        graph = graph_of(model, measured, "normalized_sharpness")
     else:
         data = held(data)
         network = read(model, first_of(batches(data))[0].inputs)
