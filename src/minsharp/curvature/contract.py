@@ -20,6 +20,9 @@ from torch import Tensor
 
 from ..network.records import Graph, Operation, Samples
 
+SHORT_ROW = 100
+"""Below this length a sum of squares is faster than torch's norm of each row."""
+
 
 def wide(tensor: Tensor) -> Tensor:
     """Half precision cannot hold squares: contract in float32."""
@@ -40,6 +43,8 @@ class Use:
     layouts: tuple[Samples | None, ...]
     output: tuple[int, ...]
     n: int
+    memo: dict[str, Tensor]
+    """Of the cotangents at hand, what the arguments of one operation can share; emptied before the next."""
 
     def one(self, argument: str) -> Tensor:
         """An argument one sample at a time: (n, *shape for a batch of one)."""
@@ -51,11 +56,16 @@ class Use:
         x = self.one(argument)
         return x.view(x.shape[0], *[1] * (len(self.output) + 1 - x.dim()), *x.shape[1:])
 
-    def norms(self, G: Tensor) -> Tensor | None:
-        """The norm of each sample's cotangents (n,), where they are rows (R, n, C) as they come; else None."""
+    def squares(self, G: Tensor) -> Tensor | None:
+        """Each sample's squared cotangents, summed (n,), where they are rows (R, n, C) as they come; else None."""
         if G.dim() != 3 or self.layouts[0] != Samples(0):
             return None
-        return torch.linalg.vector_norm(wide(G), dim=(0, 2))
+        if "squares" not in self.memo:
+            g = wide(G)
+            short = g.shape[2] < SHORT_ROW
+            rows = g.square().sum(0).sum(1) if short else torch.linalg.vector_norm(g, dim=2).square_().sum(0)
+            self.memo["squares"] = widest(rows)
+        return self.memo["squares"]
 
     def columns(self, G: Tensor) -> Tensor:
         """Stacked cotangents one sample at a time: (n, R, *output shape for a batch of one)."""
@@ -66,8 +76,7 @@ class Use:
 
 def square_sum(tensor: Tensor) -> Tensor:
     """The sum of squares, accumulated in the widest type the device has."""
-    parts = torch.linalg.vector_norm(tensor.flatten(1), dim=1)
-    return widest(parts).square().sum()
+    return widest(torch.linalg.vector_norm(tensor.flatten(1), dim=1)).square().sum()
 
 
 def widest(tensor: Tensor) -> Tensor:
@@ -170,8 +179,8 @@ class Elementwise(Contraction):
 
     def trace(self, use: Use, G: Tensor) -> Tensor:
         """A bias of plain rows has the cotangents themselves as gradient."""
-        norms = use.norms(G) if self.coefficient is None and use.shape == G.shape[2:] else None
-        return super().trace(use, G) if norms is None else widest(norms).square().sum()
+        squares = use.squares(G) if self.coefficient is None and use.shape == G.shape[2:] else None
+        return super().trace(use, G) if squares is None else squares.sum()
 
     def diagonal(self, use: Use, G: Tensor) -> Tensor:
         """As ever, but the gradient may be a view of the cotangents, which others still need."""
@@ -289,10 +298,10 @@ class Matrix(Outer):
     def trace(self, use: Use, G: Tensor) -> Tensor:
         """One row per sample: ||g x^T||^2 = ||g||^2 ||x||^2."""
         x = use.bound[self.other]
-        norms = use.norms(G) if x.dim() == 2 and use.samples[self.other] == Samples(0) else None
-        if norms is None:
+        squares = use.squares(G) if x.dim() == 2 and use.samples[self.other] == Samples(0) else None
+        if squares is None:
             return super().trace(use, G)
-        return widest(norms * torch.linalg.vector_norm(wide(x), dim=1)).square().sum()
+        return torch.dot(squares, widest(torch.linalg.vector_norm(wide(x), dim=1)).square_())
 
     def cotangents(self, use: Use, G: Tensor) -> Tensor:
         """All axes between the samples and the last are positions."""

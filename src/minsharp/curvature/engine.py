@@ -160,19 +160,38 @@ class Engine:
                 made = operation.call(bound)
             store(values, operation, made)
             result.pulls.append(pull)
-            result.uses.append([self._use(step, site, bound, values, n) for site in step.sites])
+            result.uses.append(self._uses(step, bound, values, n))
             for name in step.drop:
                 values.pop(name, None)
         result.outputs = values[self.plan.graph.output]
         return result
 
-    def _use(self, step: Step, site: Site, bound: Mapping[str, Any], values: Mapping[str, Any], n: int) -> Use:
-        needed = {name: values[name] for _, name in step.operation.reads}
-        needed[site.leaf] = self.values[site.leaf]
-        needed["#device"] = self.device
-        shape = tuple(self.values[site.leaf].shape)
-        output = self.plan.graph.values[step.operation.outputs[0]].shape
-        return Use(step.operation, site.slot, site.leaf, shape, bound, needed, step.samples, step.layouts, output, n)
+    def _uses(self, step: Step, bound: Mapping[str, Any], values: Mapping[str, Any], n: int) -> list[Use]:
+        if not step.sites:
+            return []
+        operation, memo = step.operation, dict[str, Tensor]()
+        needed = {name: values[name] for _, name in operation.reads} | {"#device": self.device}
+        output = self.plan.graph.values[operation.outputs[0]].shape
+        found = []
+        for site in step.sites:
+            leaf = self.values[site.leaf]
+            held = {**needed, site.leaf: leaf}
+            found.append(
+                Use(
+                    operation,
+                    site.slot,
+                    site.leaf,
+                    tuple(leaf.shape),
+                    bound,
+                    held,
+                    step.samples,
+                    step.layouts,
+                    output,
+                    n,
+                    memo,
+                )
+            )
+        return found
 
     def _sweep(self, forward: _Forward, G: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Pull the columns back through all steps; yields each parameter's sum once it is complete."""
@@ -186,6 +205,8 @@ class Engine:
             cotangent: Any = found if step.operation.many else found[0]
             for site, use in zip(step.sites, forward.uses[i], strict=True):
                 yield from self._contract(site, use, cotangent, shared)
+            for use in forward.uses[i]:
+                use.memo.clear()
             pull = forward.pulls[i]
             if pull is not None:
                 for name, g in _by_value(step, pull(cotangent)):

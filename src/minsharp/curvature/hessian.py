@@ -93,7 +93,6 @@ def _measure(
         raise InputError(f"curvature={curvature!r}: expected one of {', '.join(map(repr, MATRICES))}")
     if memory is not None and (not isinstance(memory, int) or memory <= 0):
         raise InputError(f"memory={memory!r}: expected a number of bytes, as in memory=2**30")
-    criterion = nn.CrossEntropyLoss() if criterion is None else criterion
     loss = Centred() if curvature == "jacobian" else as_loss(criterion)
     first, stream = first_of(batches(data))
     network = read(model, first.inputs)

@@ -8,6 +8,7 @@ a sum over batches of any size, divided at the end.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -69,8 +70,16 @@ class Loss(ABC):
         """The number of columns for outputs of this shape (for one sample)."""
 
 
-def as_loss(criterion: Criterion) -> Loss:
+@cache
+def default_loss() -> Loss:
+    """Cross-entropy, for who names no loss."""
+    return as_loss(nn.CrossEntropyLoss())
+
+
+def as_loss(criterion: Criterion | None) -> Loss:
     """The loss behind a torch criterion."""
+    if criterion is None:
+        return default_loss()
     known: dict[Any, type[nn.Module]] = {
         F.cross_entropy: nn.CrossEntropyLoss,
         F.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss,
@@ -234,7 +243,9 @@ class CrossEntropy(Loss):
     def columns(self, outputs: Tensor, targets: Tensor | None) -> Columns:
         """The factor of diag(p) - pp^T at every position, times the root of what the target weighs."""
         n, K = outputs.shape[:2]
-        p = _wide(outputs).flatten(2).movedim(1, -1).softmax(-1) if outputs.dim() > 2 else _wide(outputs).softmax(-1)
+        logits = _wide(outputs).flatten(2).movedim(1, -1) if outputs.dim() > 2 else _wide(outputs)
+        p = (logits - logits.amax(-1, keepdim=True)).exp_()  # torch's softmax takes thrice as long for few classes
+        p /= p.sum(-1, keepdim=True)
         return _softmax_columns(p.view(n, -1, K), self._coefficient(outputs, targets), outputs)
 
 
@@ -250,19 +261,22 @@ def _softmax_columns(p: Tensor, coefficient: Tensor | None, outputs: Tensor) -> 
     diagonal = (p[..., :-1] * (q / tails[..., :-1])).sqrt()
     if coefficient is not None:
         diagonal = diagonal * coefficient.reshape(n, -1, 1).sqrt()
-    below = -diagonal / q  # (n, positions, K - 1): large where q is small; only what it is multiplied with below is not
-    lower = p.new_ones(K, K - 1).tril(-1).T
+    corners = diagonal.flatten(1).T.contiguous()  # (columns, n)
+    below = (-diagonal / q).flatten(1).T.contiguous()  # large where q is small, and so are the p_i that it multiplies
 
     def slice(start: int, stop: int) -> Tensor:
         column = torch.arange(start, stop, device=p.device)
-        position, j = column // (K - 1), column % (K - 1)
-        at = p if positions == 1 else p[:, position]  # (n, columns, K), or one row for all columns
-        L = (at * (below[:, position, j].unsqueeze(2) * lower[j])).to(outputs.dtype)
-        L[:, column - start, j] = diagonal[:, position, j].to(outputs.dtype)
+        position = column // (K - 1)
+        at = (p if positions == 1 else p[:, position]).transpose(0, 1)  # (columns or 1, n, K)
+        L = (below[start:stop].unsqueeze(2) * at).to(outputs.dtype)  # (columns, n, K): the order of the sweep
+        for place, corner in enumerate(corners[start:stop]):
+            j = (start + place) % (K - 1)
+            L[place, :, :j] = 0
+            L[place, :, j] = corner
         if outputs.dim() == 2:
-            return L
+            return L.transpose(0, 1)
         full = L.new_zeros(n, stop - start, K, positions)
-        full[:, column - start, :, position] = L.transpose(0, 1)
+        full[:, column - start, :, position] = L
         return full.unflatten(3, outputs.shape[2:])
 
     return Columns((K - 1) * positions, slice)

@@ -47,7 +47,7 @@ class Objective:
         self.model = model.module if isinstance(model, Network) else getattr(model, "_orig_mod", model)
         if not isinstance(self.model, nn.Module):
             raise InputError(f"expected a torch.nn.Module, or a Network from minsharp.read, got {describe(model)}")
-        self.loss: Loss = as_loss(nn.CrossEntropyLoss() if criterion is None else criterion)
+        self.loss: Loss = as_loss(criterion)
         held = dict(self.model.named_parameters())
         self.names = matching(held, pattern)
         self.parameters = {name: held[name].detach().clone() for name in self.names}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,11 +27,17 @@ class Batch:
     inputs: Inputs
     targets: Tensor | None
 
-    def __len__(self) -> int:
+    @cached_property
+    def _samples(self) -> int:
         return int(pytree.tree_leaves(self.inputs)[0].shape[0])
+
+    def __len__(self) -> int:
+        return self._samples
 
     def part(self, start: int, stop: int) -> "Batch":
         """The samples of a range."""
+        if start == 0 and stop >= len(self):
+            return self
         inputs = pytree.tree_map(lambda t: t[start:stop], self.inputs)
         return Batch(inputs, None if self.targets is None else self.targets[start:stop])
 

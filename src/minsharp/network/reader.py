@@ -52,6 +52,11 @@ class Network:
         """For each parameter, whether the outputs are piecewise linear in it."""
         return exactness(self.graph)
 
+    @cached_property
+    def _held(self) -> list[Value]:
+        """What of the graph the model holds."""
+        return [v for v in self.graph.values.values() if v.kind in ("parameter", "buffer")]
+
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that the forward pass uses, by name, in the model's order."""
@@ -59,18 +64,16 @@ class Network:
 
     def state(self) -> dict[str, Any]:
         """The current values of parameters and buffers, with the constants, on the parameters' device."""
-        held: dict[str, Tensor] = dict(self.module.named_parameters(remove_duplicate=False))
-        held |= dict(self.module.named_buffers(remove_duplicate=False))
-        names = [v.name for v in self.graph.values.values() if v.kind in ("parameter", "buffer")]
-        for name in names:
-            expected = self.graph.values[name]
-            if name not in held or (held[name].dtype, tuple(held[name].shape)) != (expected.dtype, expected.shape):
-                now = f"{tuple(held[name].shape)} {held[name].dtype}" if name in held else "gone"
+        values: dict[str, Tensor] = {}
+        for expected in self._held:
+            tensor = _tensor(self.module, expected.name)
+            if tensor is None or (tensor.dtype, tuple(tensor.shape)) != (expected.dtype, expected.shape):
+                now = "gone" if tensor is None else f"{tuple(tensor.shape)} {tensor.dtype}"
                 raise ReadError(
-                    f"the model changed since it was read: '{name}' was {expected.shape} {expected.dtype}, now it is "
-                    f"{now}. Read it again: minsharp.read(model, example)"
+                    f"the model changed since it was read: '{expected.name}' was {expected.shape} {expected.dtype}, "
+                    f"now it is {now}. Read it again: minsharp.read(model, example)"
                 )
-        values = {name: held[name].detach() for name in names}
+            values[expected.name] = tensor.detach()
         device = next((values[name].device for name in self.graph.parameters), torch.device("cpu"))
         values |= {name: tensor.to(device) for name, tensor in self.constants.items()}
         return {**values, DEVICE.name: device}
@@ -110,6 +113,16 @@ class Network:
         text = f"{len(self.graph.parameters)} parameters, {len(self.graph.operations)} operations"
         tail = f"not piecewise linear in {len(inexact)} of them" if inexact else "piecewise linear in each"
         return f"Network({type(self.module).__name__}: {text}, {tail})"
+
+
+def _tensor(module: nn.Module, name: str) -> Tensor | None:
+    """A parameter or buffer by its path; None where there is none now."""
+    owner, _, attribute = name.rpartition(".")
+    try:
+        found = getattr(module.get_submodule(owner), attribute)
+    except AttributeError:
+        return None
+    return found if isinstance(found, Tensor) else None
 
 
 def describe(inputs: Any) -> str:
