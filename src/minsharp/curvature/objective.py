@@ -24,6 +24,7 @@ from .stream import Batch, Data, batches, first_of
 Parameters = dict[str, Tensor]
 
 _PART = 512  # samples at a time: the graph of their second derivatives has to fit
+_COLUMNS = 64  # of the factor of the loss at a time
 _KEPT = 2  # graphs that are not built anew for every product
 
 
@@ -200,6 +201,27 @@ class Objective:
                 if gradient.requires_grad:
                     (product,) = torch.autograd.grad(gradient, current[name], v, allow_unused=True)
                     total += 0.0 if product is None else float((product * v).sum())
+        return total
+
+    def tangent(self, direction: Parameters, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The outputs o and J v, by two backward passes: J v is the derivative of u -> <J^T u, v>."""
+        with torch.enable_grad():
+            current = {name: self.parameters[name].clone().requires_grad_() for name in direction}
+            outputs = self.outputs(current, batch)
+            u = torch.zeros_like(outputs, requires_grad=True)
+            pulled = torch.autograd.grad(outputs, list(current.values()), u, create_graph=True, allow_unused=True)
+            pairs = [(g, v.detach()) for g, v in zip(pulled, direction.values(), strict=True) if g is not None]
+            rows, weights = zip(*pairs, strict=True)
+            (tangent,) = torch.autograd.grad(rows, u, weights)
+        return outputs.detach(), tangent
+
+    def output_form(self, outputs: Tensor, tangent: Tensor, batch: Batch) -> float:
+        """||S^T (J v)||^2 of one batch, S S^T the Hessian of its terms at the outputs; a few columns at a time."""
+        columns = self.loss.columns(outputs, batch.targets)
+        total = 0.0
+        for start in range(0, columns.rank, _COLUMNS):
+            S = columns.slice(start, min(start + _COLUMNS, columns.rank)).flatten(2)  # (n, columns, outputs)
+            total += float(torch.einsum("nro,no->nr", S, tangent.flatten(1)).double().square().sum())
         return total
 
     def result(self, diagonals: list[Tensor]) -> Diagonal:

@@ -16,8 +16,6 @@ from ..errors import NonFiniteError
 from ..network.reader import Network
 from .score import Score
 
-_COLUMNS = 64
-
 
 def fisher_rao_norm(
     model: nn.Module | Network, data: Data, loss: Criterion | None = None, *, parameters: Pattern = None
@@ -43,21 +41,11 @@ def fisher_rao_norm(
     """
     objective = Objective(model, data, loss, parameters)
     with objective.prepared():
-        total = sum(_form(objective, batch) for batch in objective.batches) / objective.divisor
+        forms = (objective.output_form(*_along_itself(objective, batch), batch) for batch in objective.batches)
+        total = sum(forms) / objective.divisor
     if not isfinite(total):
         raise NonFiniteError(f"the Fisher-Rao norm is {total}: a weight, an input or an activation is not finite")
     return Score("fisher_rao_norm", total, details={"samples": objective.samples})
-
-
-def _form(objective: Objective, batch: Batch) -> float:
-    """||S^T J t||^2 of one batch, a few columns of S at a time."""
-    outputs, tangent = _along_itself(objective, batch)
-    columns = objective.loss.columns(outputs, batch.targets)
-    total = 0.0
-    for start in range(0, columns.rank, _COLUMNS):
-        S = columns.slice(start, min(start + _COLUMNS, columns.rank)).flatten(2)  # (n, columns, outputs)
-        total += float(torch.einsum("nro,no->nr", S, tangent.flatten(1)).double().square().sum())
-    return total
 
 
 def _along_itself(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -68,19 +56,6 @@ def _along_itself(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
             warnings.simplefilter("ignore")  # torch loads its forward mode by ways that it calls deprecated
             found: Any = jvp(lambda p: objective.outputs(p, batch), (t,), (dict(t),))
     except (NotImplementedError, RuntimeError):  # an operation without a forward mode
-        return _by_two_backward_passes(objective, batch)
+        return objective.tangent(objective.parameters, batch)
     outputs, tangent = found
     return outputs.detach(), tangent.detach()
-
-
-def _by_two_backward_passes(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor]:
-    """J t as the derivative of u -> <J^T u, t>."""
-    with torch.enable_grad():
-        t = {name: p.clone().requires_grad_() for name, p in objective.parameters.items()}
-        outputs = objective.outputs(t, batch)
-        u = torch.zeros_like(outputs, requires_grad=True)
-        pulled = torch.autograd.grad(outputs, list(t.values()), u, create_graph=True, allow_unused=True)
-        pairs = [(g, p.detach()) for g, p in zip(pulled, t.values(), strict=True) if g is not None]
-        rows, weights = zip(*pairs, strict=True)
-        (tangent,) = torch.autograd.grad(rows, u, weights)
-    return outputs.detach(), tangent

@@ -144,16 +144,7 @@ def _curvature_error(objective: Objective, name: str, directions: int, seed: int
 
 
 def _gauss_newton_form(objective: Objective, name: str, v: Tensor) -> float:
-    """||S^T J v||^2, with J v as the derivative of u -> <J^T u, v>."""
-    total = 0.0
-    for batch in objective.batches:
-        with objective.prepared(), torch.enable_grad():
-            parameter = objective.parameters[name].clone().requires_grad_()
-            outputs = objective.outputs({name: parameter}, batch)
-            u = torch.zeros_like(outputs, requires_grad=True)
-            (pulled,) = torch.autograd.grad(outputs, parameter, u, create_graph=True)
-            (tangent,) = torch.autograd.grad(pulled, u, v)
-        columns = objective.loss.columns(outputs.detach(), batch.targets)
-        S = columns.slice(0, columns.rank).flatten(2)  # (n, R, outputs)
-        total += float(torch.einsum("nro,no->nr", S, tangent.flatten(1)).square().sum())
-    return total / objective.divisor
+    """||S^T J v||^2 over all the data."""
+    with objective.prepared():
+        forms = [objective.output_form(*objective.tangent({name: v}, b), b) for b in objective.batches]
+    return sum(forms) / objective.divisor
