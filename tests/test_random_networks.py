@@ -160,7 +160,8 @@ def test_random_networks(case: tuple[nn.Module, Tensor]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=5000, **COMMON)  # type: ignore[arg-type]
-@given(networks())
-def test_many_random_networks(case: tuple[nn.Module, Tensor]) -> None:
+@pytest.mark.parametrize("part", range(10))  # 5,000 in all, to be shared out between processes
+@settings(max_examples=500, **COMMON)  # type: ignore[arg-type]
+@given(case=networks())
+def test_many_random_networks(part: int, case: tuple[nn.Module, Tensor]) -> None:
     check(*case)
