@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 import minsharp as ms
 
@@ -182,6 +183,14 @@ def test_a_model_that_changed_since() -> None:
     with pytest.raises(
         ms.ReadError, match=r"'0\.weight' was \(5, 6\) torch\.float32, now it is \(5, 6\) torch\.float64"
     ):
+        ms.hessian_trace(net, X)
+
+
+def test_a_model_that_was_pruned_since() -> None:
+    model = mlp()
+    net = ms.read(model, X)
+    prune.l1_unstructured(model[0], "weight", amount=0.4)
+    with pytest.raises(ms.ReadError, match=r"'0\.weight' was \(5, 6\) torch\.float32, now it is gone"):
         ms.hessian_trace(net, X)
 
 

@@ -404,6 +404,13 @@ def test_fisher_rao_of_other_losses(criterion: Any, kind: str) -> None:
     assert score.value == pytest.approx(float(along @ H @ along), rel=1e-10)
 
 
+def test_fisher_rao_of_one_number_per_sample() -> None:
+    x, linear = torch.randn(5, 3).double(), nn.Linear(3, 1).double()
+    flat = nn.Sequential(linear, nn.Flatten(0))
+    scores = [fisher_rao_norm(model, (x, y), nn.MSELoss()).value for model, y in ((linear, x[:, :1]), (flat, x[:, 0]))]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-12)
+
+
 def test_fisher_rao_over_some_parameters() -> None:
     """Outputs that are linear in the last layer: J t is what the layer itself adds."""
     model, (x, _) = small()

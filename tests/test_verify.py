@@ -64,6 +64,19 @@ def test_a_false_claim_of_exactness_is_found() -> None:
     assert failed == ["v^T H v = ||S^T J v||^2 in 0.weight", "v^T H v = ||S^T J v||^2 in 0.bias"]
 
 
+def test_a_parameter_without_a_derivative() -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.gate = nn.Linear(3, 4), nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x) * (self.gate >= 0)
+
+    model, x = Gated().double(), torch.randn(5, 3).double()
+    assert ms.verify(model, x, ms.minimum_sharpness(model, x)).holds
+
+
 def test_other_data_is_refused() -> None:
     entry = BY_NAME["mlp"]
     result = ms.minimum_sharpness(entry.model(), entry.data())

@@ -20,9 +20,6 @@ from torch import Tensor
 
 from ..network.records import Graph, Operation, Samples
 
-SHORT_ROW = 100
-"""Below this length a sum of squares is faster than torch's norm of each row."""
-
 
 def wide(tensor: Tensor) -> Tensor:
     """Half precision cannot hold squares: contract in float32."""
@@ -61,10 +58,7 @@ class Use:
         if G.dim() != 3 or self.layouts[0] != Samples(0):
             return None
         if "squares" not in self.memo:
-            g = wide(G)
-            short = g.shape[2] < SHORT_ROW
-            rows = g.square().sum(0).sum(1) if short else torch.linalg.vector_norm(g, dim=2).square_().sum(0)
-            self.memo["squares"] = widest(rows)
+            self.memo["squares"] = widest(torch.linalg.vector_norm(self.columns(G).flatten(1), dim=1)).square_()
         return self.memo["squares"]
 
     def columns(self, G: Tensor) -> Tensor:

@@ -129,8 +129,8 @@ def _shape(tensor: Tensor | None) -> str:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """In float64 where the device has it."""
-    return tensor if tensor.device.type == "mps" else tensor.double()
+    """In float64 where the device has it, else in float32."""
+    return tensor.float() if tensor.device.type == "mps" else tensor.double()
 
 
 class CrossEntropy(Loss):
@@ -261,22 +261,22 @@ def _softmax_columns(p: Tensor, coefficient: Tensor | None, outputs: Tensor) -> 
     diagonal = (p[..., :-1] * (q / tails[..., :-1])).sqrt()
     if coefficient is not None:
         diagonal = diagonal * coefficient.reshape(n, -1, 1).sqrt()
-    corners = diagonal.flatten(1).T.contiguous()  # (columns, n)
-    below = (-diagonal / q).flatten(1).T.contiguous()  # large where q is small, and so are the p_i that it multiplies
+    corners = diagonal.flatten(1).to(outputs.dtype)  # (n, columns)
+    below = (-diagonal / q).flatten(1)  # large where q is small, and so are the p_i that it multiplies
 
     def slice(start: int, stop: int) -> Tensor:
+        factor, corner = below[:, start:stop].unsqueeze(2), corners[:, start:stop]
+        if positions == 1:
+            L = (factor * p).to(outputs.dtype).triu_(start + 1)
+            L.diagonal(start, 1, 2).copy_(corner)
+            return L.reshape(n, stop - start, *outputs.shape[1:])
         column = torch.arange(start, stop, device=p.device)
-        position = column // (K - 1)
-        at = (p if positions == 1 else p[:, position]).transpose(0, 1)  # (columns or 1, n, K)
-        L = (below[start:stop].unsqueeze(2) * at).to(outputs.dtype)  # (columns, n, K): the order of the sweep
-        for place, corner in enumerate(corners[start:stop]):
-            j = (start + place) % (K - 1)
-            L[place, :, :j] = 0
-            L[place, :, j] = corner
-        if outputs.dim() == 2:
-            return L.transpose(0, 1)
+        position, j = column // (K - 1), column % (K - 1)
+        L = (factor * p[:, position]).to(outputs.dtype)
+        L.masked_fill_(torch.arange(K, device=p.device) <= j.unsqueeze(1), 0)
+        L[:, column - start, j] = corner
         full = L.new_zeros(n, stop - start, K, positions)
-        full[:, column - start, :, position] = L
+        full[:, column - start, :, position] = L.transpose(0, 1)
         return full.unflatten(3, outputs.shape[2:])
 
     return Columns((K - 1) * positions, slice)

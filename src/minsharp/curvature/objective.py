@@ -211,6 +211,8 @@ class Objective:
             u = torch.zeros_like(outputs, requires_grad=True)
             pulled = torch.autograd.grad(outputs, list(current.values()), u, create_graph=True, allow_unused=True)
             pairs = [(g, v.detach()) for g, v in zip(pulled, direction.values(), strict=True) if g is not None]
+            if not pairs:  # no derivative leads to the outputs
+                return outputs.detach(), torch.zeros_like(outputs)
             rows, weights = zip(*pairs, strict=True)
             (tangent,) = torch.autograd.grad(rows, u, weights)
         return outputs.detach(), tangent
@@ -220,8 +222,9 @@ class Objective:
         columns = self.loss.columns(outputs, batch.targets)
         total = 0.0
         for start in range(0, columns.rank, _COLUMNS):
-            S = columns.slice(start, min(start + _COLUMNS, columns.rank)).flatten(2)  # (n, columns, outputs)
-            total += float(torch.einsum("nro,no->nr", S, tangent.flatten(1)).double().square().sum())
+            S = columns.slice(start, min(start + _COLUMNS, columns.rank))
+            S = S.reshape(*S.shape[:2], -1)  # (n, columns, outputs)
+            total += float(torch.einsum("nro,no->nr", S, tangent.reshape(len(S), -1)).double().square().sum())
         return total
 
     def result(self, diagonals: list[Tensor]) -> Diagonal:

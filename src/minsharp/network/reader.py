@@ -119,10 +119,11 @@ def _tensor(module: nn.Module, name: str) -> Tensor | None:
     """A parameter or buffer by its path; None where there is none now."""
     owner, _, attribute = name.rpartition(".")
     try:
-        found = getattr(module.get_submodule(owner), attribute)
+        held = module.get_submodule(owner)
     except AttributeError:
         return None
-    return found if isinstance(found, Tensor) else None
+    found = held._parameters.get(attribute)  # not any attribute: what pruning leaves behind is no parameter
+    return held._buffers.get(attribute) if found is None else found
 
 
 def describe(inputs: Any) -> str:

@@ -5,7 +5,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, Literal
 
 from ..errors import InputError
@@ -94,10 +94,10 @@ def ratio_table(rows: Sequence[Row], model: str) -> Table:
 
 
 def trace_table(rows: Sequence[Row]) -> Table:
-    """Mean seconds and the largest differences, beside the published seconds."""
+    """Median seconds and the largest differences, beside the published seconds, which are means."""
     lines = []
     for (model, n), own in _groups(rows, "model", "samples"):
-        mean = {c: fmean(row[f"{c} seconds"] for row in own) for c in ("trace", "diagonal", "baseline")}
+        typical = {c: median(row[f"{c} seconds"] for row in own) for c in ("trace", "diagonal", "baseline")}
         slow = published.SECONDS.get((model, "baseline"), {}).get(n)
         fast = published.SECONDS.get((model, "proposal"), {}).get(n)
         lines.append(
@@ -106,8 +106,8 @@ def trace_table(rows: Sequence[Row]) -> Table:
                 str(n),
                 str(len(own)),
                 *(f"{max(row[f'{c} relative difference'] for row in own):.1e}" for c in ("trace", "diagonal")),
-                *(number(mean[c]) for c in mean),
-                number(mean["baseline"] / mean["trace"]),
+                *(number(seconds) for seconds in typical.values()),
+                number(typical["baseline"] / typical["trace"]),
                 *(number(fast), number(slow), number(published.speed_up(model, n))),
             )
         )
@@ -116,7 +116,8 @@ def trace_table(rows: Sequence[Row]) -> Table:
         *("trace, s", "diagonal, s", "baseline, s", "speed-up"),
         *("paper's method, s", "paper's baseline, s", "paper's speed-up"),
     )
-    return Table(f"Tr[H] and DIAG[H] against double backpropagation, {_data(rows)}", head, tuple(lines))
+    title = f"Tr[H] and DIAG[H] against double backpropagation, medians over seeds, {_data(rows)}"
+    return Table(title, head, tuple(lines))
 
 
 def approximation_table(rows: Sequence[Row]) -> Table:
