@@ -144,7 +144,7 @@ def streaming_table(model: str, growth: dict[str, dict[int, float]]) -> Table:
     rows = [[what, *(f"{by_size[n]:.0f}" for n in sizes)] for what, by_size in growth.items()]
     note = (
         f"{model}, samples streamed from a generator in batches of 100: megabytes by which the call raises the peak of "
-        "the resident memory, each in a process of its own."
+        "the resident memory, each in a process of its own, the median of three."
     )
     return Table("Streaming: peak memory (MB) against n", note, ["", *(f"n={n:,}" for n in sizes)], rows)
 

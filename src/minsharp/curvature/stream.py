@@ -43,6 +43,8 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The samples on a device."""
+        if all(t.device == device for t in pytree.tree_leaves(self.given)):
+            return self
         return Batch(*pytree.tree_map_only(Tensor, lambda t: t.to(device), (self.inputs, self.targets)))
 
     def double(self) -> "Batch":

@@ -599,7 +599,8 @@ def is_finite(tensor: Tensor) -> bool:
     """Whether no entry is NaN or infinite: a sum says so in one pass, unless it overflows itself."""
     if not tensor.dtype.is_floating_point:
         return True
-    return isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
+    total = tensor.sum() if tensor.dim() else tensor
+    return isfinite(total.item()) or bool(torch.isfinite(tensor).all())
 
 
 def first_non_finite(network: Network, inputs: Mapping[str, Tensor]) -> NonFiniteError:
