@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import matplotlib
@@ -191,7 +191,7 @@ def _trace_scatter(rows: Sequence[Row]) -> Any:
                 label=f"n = {n}",
             )
         worst = max(row["trace relative difference"] for row in own)
-        axis.set_title(f"{model}: {len(own)} cells, relative difference ≤ {worst:.0e}")
+        axis.set_title(f"{model}: {len(own)} cells, worst relative difference {worst:.1e}")
         axis.set_xlabel("Tr[H] by double backpropagation")
         axis.set_aspect("equal", adjustable="datalim")
     axes[0][0].set_ylabel("Tr[H] by minsharp")
@@ -214,8 +214,8 @@ def _trace_times(rows: Sequence[Row]) -> Any:
         own = [row for row in rows if row["model"] == model]
         sizes = sorted({row["samples"] for row in own})
         for column, (colour, marker) in looks.items():
-            means = [fmean(row[f"{column} seconds"] for row in own if row["samples"] == n) for n in sizes]
-            axis.plot(sizes, means, marker=marker, color=colour, label=titles[column])
+            typical = [median(row[f"{column} seconds"] for row in own if row["samples"] == n) for n in sizes]
+            axis.plot(sizes, typical, marker=marker, color=colour, label=titles[column])
         for method, colour, marker in (("baseline", RED, "s"), ("proposal", BLUE, "o")):
             known = published.SECONDS[(model, method)]
             axis.plot(
@@ -226,13 +226,13 @@ def _trace_times(rows: Sequence[Row]) -> Any:
                 markerfacecolor="white",
                 color=colour,
                 linewidth=1,
-                label=f"paper, {'double backpropagation' if method == 'baseline' else 'Tr[H]'} (GPU, MNIST)",
+                label=f"paper, {'double backpropagation' if method == 'baseline' else 'Tr[H]'} (GPU, MNIST, mean)",
             )
         axis.set_xscale("log")
         axis.set_yscale("log")
         axis.set_xlabel("samples n")
         axis.set_title(model)
-    axes[0][0].set_ylabel("mean time, seconds")
+    axes[0][0].set_ylabel("time, seconds (median over seeds)")
     _one_legend(figure, axes, columns=3)
     figure.suptitle(f"Time on {rows[0]['data']}, one CPU thread" if rows[0].get("data") else "Time")
     return figure

@@ -131,7 +131,7 @@ on other data, more seeds and longer training, so only the order of measures can
 _TRACE = """\
 Networks as they are initialised, in float32, `torch.manual_seed(seed)` before the network is built and the samples are
 drawn. The baseline is double backpropagation, one parameter at a time. Our times are the median of several calls after
-a first one, on one CPU thread; the baseline runs once. The published times are of one GPU."""
+a first one, on one CPU thread; the baseline runs once. The published times are means on one GPU."""
 
 _LABELS = """\
 The labels of a fraction of the training set are permuted among themselves; the gap is the accuracy on the training set
