@@ -44,7 +44,7 @@ def measure(
     >>> import torch, minsharp
     >>> @minsharp.measure("weight norm")
     ... def weight_norm(model, data, loss):
-    ...     return sum(float(p.square().sum()) for p in model.parameters()) ** 0.5
+    ...     return sum(float(p.detach().square().sum()) for p in model.parameters()) ** 0.5
     >>> model = torch.nn.Linear(2, 2, bias=False)
     >>> _ = torch.nn.init.constant_(model.weight, 1.5)
     >>> minsharp.compare(model, torch.ones(1, 2), measures=["weight norm"]).rows[0].value
