@@ -22,7 +22,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "nan": ({"0.bias": float("nan")}, "got nan"),
     "infinite": ({"0.bias": float("inf")}, "got inf"),
     "shape": ({"0.weight": torch.ones(4)}, r"of shape \(4,\), does not broadcast to \(4, 3\)"),
-    "overflow": ({"2.weight": 1e39}, r"'2\.weight' does not fit in torch\.float32"),
+    "overflow": ({"2.weight": 1e42}, r"'2\.weight' does not fit in torch\.float32"),
     "underflow": ({"2.weight": 1e-46}, r"'2\.weight' does not fit in torch\.float32"),
 }
 
