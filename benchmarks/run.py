@@ -89,7 +89,7 @@ def sections(results: Sequence[Measured], quick: bool) -> tuple[list[Table], lis
     """All tables and the remarks under them, with what is measured apart from the rounds."""
     names = [m.name for m in results]
     growth = {
-        what: {n: streamed(n, what, 1 if quick else 3) for n in ((200, 1000) if quick else (1000, 20000))}
+        what: {n: streamed(n, what) for n in ((200, 1000) if quick else (1000, 20000))}
         for what in ("trace", "diagonal")
     }
     imports = import_times(2 if quick else 9)
@@ -109,9 +109,9 @@ def sections(results: Sequence[Measured], quick: bool) -> tuple[list[Table], lis
     return found, [tables.FOOTNOTES, *whole]
 
 
-def streamed(n: int, what: str, processes: int) -> float:
-    """Megabytes for n samples, the median over some processes: now and then the allocator takes more than it needs."""
-    return median(float(ask("stream", "SmallCNN", n, what)) for _ in range(processes))
+def streamed(n: int, what: str) -> float:
+    """Megabytes for n samples, the median of three processes: now and then the allocator takes more than it needs."""
+    return median(float(ask("stream", "SmallCNN", n, what)) for _ in range(3))
 
 
 def whole_baseline(result: Measured) -> str:

@@ -58,7 +58,7 @@ class Use:
         if G.dim() != 3 or self.layouts[0] != Samples(0):
             return None
         if "squares" not in self.memo:
-            self.memo["squares"] = widest(torch.linalg.vector_norm(self.columns(G).flatten(1), dim=1)).square_()
+            self.memo["squares"] = squares_of_rows(self.columns(G))
         return self.memo["squares"]
 
     def columns(self, G: Tensor) -> Tensor:
@@ -70,7 +70,12 @@ class Use:
 
 def square_sum(tensor: Tensor) -> Tensor:
     """The sum of squares, accumulated in the widest type the device has."""
-    return widest(torch.linalg.vector_norm(tensor.flatten(1), dim=1)).square().sum()
+    return squares_of_rows(tensor).sum()
+
+
+def squares_of_rows(tensor: Tensor) -> Tensor:
+    """The sum of squares of each row, or of all that lies along the first axis, in the widest type the device has."""
+    return widest(torch.linalg.vector_norm(tensor.flatten(1), dim=1)).square_()
 
 
 def widest(tensor: Tensor) -> Tensor:
@@ -295,7 +300,7 @@ class Matrix(Outer):
         squares = use.squares(G) if x.dim() == 2 and use.samples[self.other] == Samples(0) else None
         if squares is None:
             return super().trace(use, G)
-        return torch.dot(squares, widest(torch.linalg.vector_norm(wide(x), dim=1)).square_())
+        return torch.dot(squares, squares_of_rows(wide(x)))
 
     def cotangents(self, use: Use, G: Tensor) -> Tensor:
         """All axes between the samples and the last are positions."""

@@ -169,29 +169,15 @@ class Engine:
     def _uses(self, step: Step, bound: Mapping[str, Any], values: Mapping[str, Any], n: int) -> list[Use]:
         if not step.sites:
             return []
-        operation, memo = step.operation, dict[str, Tensor]()
+        operation = step.operation
         needed = {name: values[name] for _, name in operation.reads} | {"#device": self.device}
         output = self.plan.graph.values[operation.outputs[0]].shape
-        found = []
-        for site in step.sites:
-            leaf = self.values[site.leaf]
-            held = {**needed, site.leaf: leaf}
-            found.append(
-                Use(
-                    operation,
-                    site.slot,
-                    site.leaf,
-                    tuple(leaf.shape),
-                    bound,
-                    held,
-                    step.samples,
-                    step.layouts,
-                    output,
-                    n,
-                    memo,
-                )
-            )
-        return found
+        common = (step.samples, step.layouts, output, n, dict[str, Tensor]())
+        leaves = [self.values[site.leaf] for site in step.sites]
+        return [
+            Use(operation, site.slot, site.leaf, tuple(leaf.shape), bound, {**needed, site.leaf: leaf}, *common)
+            for site, leaf in zip(step.sites, leaves, strict=True)
+        ]
 
     def _sweep(self, forward: _Forward, G: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Pull the columns back through all steps; yields each parameter's sum once it is complete."""
@@ -205,8 +191,8 @@ class Engine:
             cotangent: Any = found if step.operation.many else found[0]
             for site, use in zip(step.sites, forward.uses[i], strict=True):
                 yield from self._contract(site, use, cotangent, shared)
-            for use in forward.uses[i]:
-                use.memo.clear()
+            if step.sites:
+                forward.uses[i][0].memo.clear()  # all of them hold the same
             pull = forward.pulls[i]
             if pull is not None:
                 for name, g in _by_value(step, pull(cotangent)):
