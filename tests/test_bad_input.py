@@ -232,6 +232,14 @@ def test_different_work_for_different_batches() -> None:
         ms.hessian_trace(Forward(forward), X)
 
 
+def test_a_weight_made_of_the_batch_size() -> None:
+    def forward(layer: Any, x: Tensor) -> Tensor:
+        return x @ (layer.weight * (2 * x.shape[0] / x.shape[0])).T
+
+    with pytest.raises(ms.ReadError, match="is made of parameters and of the number of samples"):
+        ms.hessian_trace(Forward(forward), X)
+
+
 def test_samples_that_mix_one_way() -> None:
     """Also if the example does not show it: all samples the same, or all zero."""
     with pytest.raises(ms.ReadError, match="change with the other samples"):

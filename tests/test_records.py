@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 
+from minsharp.curvature import rewrite
 from minsharp.network.formula import parse
 from minsharp.network.linearity import exactness
 from minsharp.network.ops import TABLE
@@ -125,6 +126,8 @@ def test_every_row_speaks_of_arguments_that_exist() -> None:
     """A formula that leaves out the first tensor of some overload would never match it."""
     odd = {"einsum.sublist", "repeat_interleave.Tensor", "eq.Tensor_list", "ne.Tensor_list"}  # never in a graph
     for name, known in TABLE.items():
+        if hasattr(rewrite, name):  # an operation of the engine's own
+            continue
         packet = getattr(torch.ops.aten, name)
         named = {part for part in re.findall(r"[a-z]\w*", known.formula) if part not in ("f", "step", "sum", "prod")}
         for overload in packet.overloads():

@@ -10,7 +10,8 @@ meet in one output channel, L positions at which the same weight is used.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -58,7 +59,7 @@ class Use:
         if G.dim() != 3 or self.layouts[0] != Samples(0):
             return None
         if "squares" not in self.memo:
-            self.memo["squares"] = squares_of_rows(self.columns(G))
+            self.memo["squares"] = squares_of_rows(wide(G).transpose(0, 1))
         return self.memo["squares"]
 
     def columns(self, G: Tensor) -> Tensor:
@@ -102,7 +103,7 @@ class Contraction(ABC):
         """The squared gradient summed over samples and columns."""
         return self.gradient(use, G).square_().sum((0, 1))
 
-    def floats(self, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
+    def floats(self, operation: Operation, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
         """Working memory: numbers per sample, and numbers per sample and column."""
         return 0, prod(shape)
 
@@ -189,7 +190,7 @@ class Elementwise(Contraction):
         """Not a weight."""
         return None
 
-    def floats(self, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
+    def floats(self, operation: Operation, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
         """A product as large as the output."""
         return 0, prod(output) if self.coefficient is not None else prod(shape)
 
@@ -252,7 +253,7 @@ class Outer(Contraction):
             result = _diagonal_directly(g, U)
         return self.restore(result, use)
 
-    def floats(self, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
+    def floats(self, operation: Operation, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
         """The unfolded input per sample; the gradient or the copied cotangents per column."""
         channels = max(shape[0], 1)
         return prod(shape) // channels * max(prod(output) // channels, 1), min(prod(shape), 4 * prod(output))
@@ -359,7 +360,7 @@ class Geometry:
     def of(bound: Mapping[str, Any]) -> "Geometry":
         """Read from a convolution's arguments."""
         kernel = tuple(bound["weight"].shape[2:])
-        stride, dilation = _each(bound["stride"], kernel), _each(bound["dilation"], kernel)
+        stride, dilation = each(bound["stride"], kernel), each(bound["dilation"], kernel)
         padding = bound["padding"]
         if padding == "valid":
             before = after = (0,) * len(kernel)
@@ -368,7 +369,7 @@ class Geometry:
             before = tuple(t // 2 for t in total)
             after = tuple(t - t // 2 for t in total)
         else:
-            before = after = _each(padding, kernel)
+            before = after = each(padding, kernel)
         return Geometry(kernel, stride, before, after, dilation, bound["groups"])
 
     @property
@@ -388,6 +389,26 @@ class Geometry:
     def padded(self, x: Tensor) -> Tensor:
         """With the zeros around it."""
         return F.pad(x, self.pads) if any(self.pads) else x
+
+    def by_place(self, window: Sequence[int], x: Tensor) -> tuple["Geometry", list[Tensor]]:
+        """What of the input is met at each place in the windows of a pool that follows, and how to slide over it.
+
+        The windows lie side by side from the first position on; positions that none of them covers are left out.
+        """
+        x = self.padded(x)
+        reaches = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True)]
+        starts, lengths = [], []
+        for size, reach, step, width in zip(x.shape[2:], reaches, self.stride, window, strict=True):
+            count = ((size - reach) // step + 1) // width
+            starts.append(range(0, width * step, step))
+            lengths.append((count - 1) * width * step + reach)
+        parts = [
+            x[:, :, *(slice(start, start + length) for start, length in zip(place, lengths, strict=True))]
+            for place in product(*starts)
+        ]
+        none = (0,) * len(self.kernel)
+        stride = tuple(step * width for step, width in zip(self.stride, window, strict=True))
+        return replace(self, stride=stride, before=none, after=none), parts
 
     def add_taps(self, gram: Tensor) -> Tensor:
         """From products of pixels to products of windows: (n, g, *space, *space) to (n, g, *positions, *positions).
@@ -412,6 +433,20 @@ class Geometry:
 
     def windows(self, x: Tensor, positions: Sequence[int] | None = None) -> Tensor:
         """(N, channels, *space) to (N, g, channels/g * taps, positions); all positions, or the first so many."""
+        return self._rows(self._taps(x, positions))
+
+    def windows_by_place(self, window: Sequence[int], x: Tensor) -> Tensor:
+        """The same, with the positions sorted by their place in the windows of a pool that follows."""
+        geometry, parts = self.by_place(window, x)
+        return self._rows(torch.stack([geometry._taps(part) for part in parts], dim=2 + len(self.kernel)))
+
+    def _rows(self, taps: Tensor) -> Tensor:
+        """(N, channels, *taps, ...) to (N, g, channels/g * taps, all the rest)."""
+        channels, rest = taps.shape[1] // self.groups, taps.shape[2 + len(self.kernel) :]
+        return taps.reshape(taps.shape[0], self.groups, channels * prod(self.kernel), prod(rest))
+
+    def _taps(self, x: Tensor, positions: Sequence[int] | None = None) -> Tensor:
+        """What each tap of the kernel meets, a view: (N, channels, *taps, *positions)."""
         x = self.padded(x)
         D = len(self.kernel)
         for d in range(D):
@@ -419,13 +454,11 @@ class Geometry:
             x = x[..., :: self.dilation[d]]
             if positions is not None:
                 x = x.narrow(2 + d, 0, positions[d])
-        space, taps = range(2, 2 + D), range(2 + D, 2 + 2 * D)
-        x = x.permute(0, 1, *taps, *space)  # (N, channels, *taps, *positions)
-        shape = x.shape
-        return x.reshape(shape[0], self.groups, shape[1] // self.groups * prod(self.kernel), prod(shape[2 + D :]))
+        return x.permute(0, 1, *range(2 + D, 2 + 2 * D), *range(2, 2 + D))
 
 
-def _each(value: int | Sequence[int], kernel: tuple[int, ...]) -> tuple[int, ...]:
+def each(value: int | Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
+    """One number for every dimension of a kernel, where one may stand for all."""
     items = (value,) if isinstance(value, int) else tuple(value)
     return items * len(kernel) if len(items) == 1 else items
 
@@ -472,13 +505,26 @@ class Convolution(Outer):
         """(..., g, C, J) is already in the order of (g*C, channels, *taps)."""
         return product.reshape(*product.shape[:-3], *use.shape)
 
-    def floats(self, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
+    def floats(self, operation: Operation, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
         """Windows per sample; the gradient or a copy of the cotangents per column."""
-        return prod(shape[1:]) * prod(output) // shape[0], min(prod(shape), 4 * prod(output))
+        channels = shape[1] * operation.arguments["groups"]
+        return channels * prod(shape[2:]) * prod(output) // shape[0], min(prod(shape), 4 * prod(output))
 
     def matrices(self, operation: Operation, tensor: Tensor) -> Tensor | None:
         """(g*C, channels/g, *taps)."""
         return tensor.flatten(2).sum(2).unflatten(0, (operation.arguments.get("groups", 1), -1))
+
+
+class ConvolutionByPlace(Convolution):
+    """A convolution whose positions are sorted by their place in the windows of a pool: see `rewrite`."""
+
+    def inputs(self, use: Use) -> Tensor:
+        """The windows, in that order."""
+        return Geometry.of(use.bound).windows_by_place(use.bound["window"], use.bound["input"])
+
+    def _through_pixels(self, use: Use) -> bool:
+        """Their order is not that of the pixels."""
+        return False
 
 
 class TransposedConvolution(Outer):
@@ -499,7 +545,7 @@ class TransposedConvolution(Outer):
         """(..., g, C/g * taps, channels/g) to (..., channels, C/g, *taps)."""
         return product.mT.reshape(*product.shape[:-3], *use.shape)
 
-    def floats(self, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
+    def floats(self, operation: Operation, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
         """Windows of every column."""
         return prod(output), prod(shape[2:]) * prod(output)
 
@@ -541,7 +587,7 @@ class Embedding(Contraction):
         squares = total.square().sum(1) / same.sum(2).unsqueeze(-1)  # (n, L, width)
         return g.new_zeros(use.shape).index_add_(0, index.flatten(), squares.flatten(0, 1))
 
-    def floats(self, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
+    def floats(self, operation: Operation, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
         """One number per pair of positions."""
         return (prod(output) // shape[1]) ** 2, prod(output)
 

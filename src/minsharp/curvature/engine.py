@@ -20,7 +20,7 @@ from ..network.reader import Network, first_non_finite, is_finite
 from ..network.records import DEVICE, base, store
 from .contract import Use, square_sum, wide
 from .losses import Loss
-from .plan import Site, Step, plan
+from .plan import Site, Step, fast_plan
 from .pullback import Pull
 from .stream import Batch, chunks
 
@@ -64,7 +64,7 @@ class Engine:
         self.network = network
         self.loss = loss
         self.what = what
-        self.plan = plan(network.graph, tuple(parameters))
+        self.plan = fast_plan(network.graph, tuple(parameters))
         self.values = network.state()
         self.device: torch.device = self.values[DEVICE.name]
         self._check_finite()

@@ -100,7 +100,7 @@ def _measure(
     if curvature == "hessian":
         _refuse_inexact(network, names)
     engine = Engine(network, names, loss, what, memory)
-    with bar("samples", count(data), progress) as advance:
+    with bar("samples", count(data) if progress else None, progress) as advance:
         total = engine.run(stream, advance)
     exact = {name: curvature == "jacobian" or bool(network.exactness[name]) for name in names}
     if not total.weight:

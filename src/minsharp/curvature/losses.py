@@ -244,36 +244,36 @@ class CrossEntropy(Loss):
         """The factor of diag(p) - pp^T at every position, times the root of what the target weighs."""
         n, K = outputs.shape[:2]
         logits = _wide(outputs).flatten(2).movedim(1, -1) if outputs.dim() > 2 else _wide(outputs)
-        p = (logits - logits.amax(-1, keepdim=True)).exp_()  # torch's softmax takes thrice as long for few classes
-        p /= p.sum(-1, keepdim=True)
-        return _softmax_columns(p.view(n, -1, K), self._coefficient(outputs, targets), outputs)
+        odds = (logits - logits.amax(-1, keepdim=True)).exp_()
+        return _softmax_columns(odds.view(n, -1, K), self._coefficient(outputs, targets), outputs)
 
 
-def _softmax_columns(p: Tensor, coefficient: Tensor | None, outputs: Tensor) -> Columns:
-    """The lower-triangular factor of diag(p) - pp^T in closed form, for probabilities (n, positions, K).
+def _softmax_columns(odds: Tensor, coefficient: Tensor | None, outputs: Tensor) -> Columns:
+    """The triangular factor of diag(p) - pp^T in closed form, for p = odds / sum of odds, (n, positions, K).
 
-    With q_j = sum of p_i over i > j, q_{-1} = 1: L_jj = sqrt(p_j q_j / q_{j-1}), and L_ij = -L_jj p_i / q_j
-    below it. In float64 the suffix sums have no cancellation, and where q_j underflows so does the column.
+    With s_j = the sum of odds_i over i <= j, column j = 1, ..., K - 1 holds L_jj = sqrt(p_j s_{j-1} / s_j), and
+    L_ij = -L_jj odds_i / s_{j-1} for i < j. In float64 the sums have no cancellation, and where s_{j-1} underflows so
+    does the column.
     """
-    n, positions, K = p.shape
-    tails = p.flip(-1).cumsum(-1).flip(-1).clamp_min(torch.finfo(p.dtype).tiny)
-    q = tails[..., 1:]
-    diagonal = (p[..., :-1] * (q / tails[..., :-1])).sqrt()
-    if coefficient is not None:
-        diagonal = diagonal * coefficient.reshape(n, -1, 1).sqrt()
+    n, positions, K = odds.shape
+    sums = odds.cumsum(-1).clamp_min_(torch.finfo(odds.dtype).tiny)
+    before = sums[..., :-1]
+    squared = odds[..., 1:] * (before / sums[..., 1:]) / sums[..., -1:]
+    diagonal = (squared if coefficient is None else squared * coefficient.reshape(n, -1, 1)).sqrt_()
     corners = diagonal.flatten(1).to(outputs.dtype)  # (n, columns)
-    below = (-diagonal / q).flatten(1)  # large where q is small, and so are the p_i that it multiplies
+    factors = (-diagonal / before).flatten(1)  # large where the sum is small, and so are the odds that it multiplies
 
     def slice(start: int, stop: int) -> Tensor:
-        factor, corner = below[:, start:stop].unsqueeze(2), corners[:, start:stop]
+        factor, corner = factors[:, start:stop].unsqueeze(2), corners[:, start:stop]
         if positions == 1:
-            L = (factor * p).to(outputs.dtype).triu_(start + 1)
-            L.diagonal(start, 1, 2).copy_(corner)
+            mask = odds.new_ones(stop - start, K).tril_(start)  # one product; tril_ of every sample takes longer
+            L = (factor * odds).mul_(mask).to(outputs.dtype)
+            L.diagonal(start + 1, 1, 2).copy_(corner)
             return L.reshape(n, stop - start, *outputs.shape[1:])
-        column = torch.arange(start, stop, device=p.device)
-        position, j = column // (K - 1), column % (K - 1)
-        L = (factor * p[:, position]).to(outputs.dtype)
-        L.masked_fill_(torch.arange(K, device=p.device) <= j.unsqueeze(1), 0)
+        column = torch.arange(start, stop, device=odds.device)
+        position, j = column // (K - 1), column % (K - 1) + 1
+        L = (factor * odds[:, position]).to(outputs.dtype)
+        L.masked_fill_(torch.arange(K, device=odds.device) >= j.unsqueeze(1), 0)
         L[:, column - start, j] = corner
         full = L.new_zeros(n, stop - start, K, positions)
         full[:, column - start, :, position] = L.transpose(0, 1)
@@ -439,8 +439,8 @@ class Centred(_Separate):
         if K == 1:
             return super().columns(outputs, None)
         positions = prod(outputs.shape[2:])
-        p = _wide(outputs.new_full((1, positions, K), 1 / K))
-        columns = _softmax_columns(p, p.new_full((1, positions), K), outputs[:1])
+        odds = _wide(outputs.new_ones(1, positions, K))
+        columns = _softmax_columns(odds, odds.new_full((1, positions), K), outputs[:1])
         expand = (len(outputs), *[-1] * outputs.dim())
         return Columns(columns.rank, lambda start, stop: columns.slice(start, stop).expand(expand))
 

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from ..errors import ReadError
 from ..network.ops import row
-from ..network.records import Graph, Operation, Ref, Samples, Value, base
+from ..network.records import Graph, Operation, Samples, Value, base, dependence
 from .contract import Contraction, PerSampleVJP
+from .rewrite import rewritten
 
 
 @dataclass(frozen=True)
@@ -45,40 +47,32 @@ class Path:
 
 
 @lru_cache(maxsize=16)
-def plan(graph: Graph, parameters: tuple[str, ...]) -> "Plan":
-    """The plan, remembered: a training loop asks for the same one every epoch."""
-    return Plan(graph, parameters)
+def fast_plan(graph: Graph, parameters: tuple[str, ...]) -> "Plan":
+    """The plan of the rewritten graph, remembered: a training loop asks for the same one every epoch."""
+    return Plan(rewritten(graph, parameters), parameters)
 
 
 class Plan:
     """The steps for measuring some of the parameters of a graph."""
 
     def __init__(self, graph: Graph, parameters: Iterable[str]):
-        self.graph = pool_before_relu(graph)
+        self.graph = graph
         self.parameters = tuple(parameters)
         varies = {name for name, value in self.graph.values.items() if value.samples is not None}
-        held = [op for op in self.graph.operations if not self._touches(op, varies)]
-        self.prelude = tuple(held)
-        self.depends = self._dependence()
+        self.prelude = self._once(varies)
+        self.depends = dependence(graph, self.parameters)
         self.steps = self._steps(varies)
 
-    def _touches(self, operation: Operation, varies: set[str]) -> bool:
-        """Whether an operation has to run for every chunk: it reads samples, sizes, or makes one row per sample."""
-        outputs = [self.graph.values.get(name) for name in operation.outputs]
-        return any(value is None or value.name in varies for value in outputs) or any(
-            name in varies or name not in self.graph.values for _, name in operation.reads
-        )
-
-    def _dependence(self) -> dict[str, frozenset[str]]:
-        """The measured parameters behind each value."""
-        depends = {name: frozenset({name}) for name in self.parameters}
+    def _once(self, varies: set[str]) -> tuple[Operation, ...]:
+        """The operations that need not run for every chunk: they see neither samples nor sizes, at no remove."""
+        known = {name for name in self.graph.values if name not in varies}
+        once = []
         for operation in self.graph.operations:
-            behind = frozenset().union(*(depends.get(name, frozenset()) for _, name in operation.reads))
-            for output in operation.outputs:
-                value = self.graph.values.get(output)
-                if behind and value is not None and value.dtype.is_floating_point:
-                    depends[output] = behind
-        return depends
+            if known.issuperset(operation.outputs) and known.issuperset(name for _, name in operation.reads):
+                once.append(operation)
+            else:
+                known.difference_update(operation.outputs)
+        return tuple(once)
 
     def _steps(self, varies: set[str]) -> tuple[Step, ...]:
         last: dict[str, int] = {}
@@ -105,6 +99,11 @@ class Plan:
         return Step(operation, wanted, unique, samples, layouts, drop)
 
     def _site(self, operation: Operation, slot: str, leaf: str) -> Site:
+        if leaf not in self.parameters and not any(leaf in op.outputs for op in self.prelude):
+            raise ReadError(
+                f"what goes into {operation.where} as '{base(slot)}' is made of parameters and of the number of "
+                "samples. Leave the batch size out of the weights"
+            )
         known = row(operation).contract.get(slot)
         alone = sum(name == leaf for _, name in operation.reads) == 1
         if known is None or not alone or operation.many or not known.fits(operation, slot, self.graph):
@@ -156,7 +155,8 @@ class Plan:
             into = sum(v.numel for v in self._inputs(step))
             work = 0
             for site in step.sites:
-                once, each = site.contraction.floats(self.graph.values[site.leaf].shape, values[0].shape)
+                shapes = self.graph.values[site.leaf].shape, values[0].shape
+                once, each = site.contraction.floats(step.operation, *shapes)
                 unfolded, work = max(unfolded, once), max(work, each)
             per_column = max(per_column, 2 * out + into, out + work)
         added = sum(self.graph.values[leaf].numel for leaf in self.shared)
@@ -168,22 +168,3 @@ class Plan:
             for slot, n in step.operation.reads
             if base(slot) in step.wanted and n in self.graph.values
         ]
-
-
-def pool_before_relu(graph: Graph) -> Graph:
-    """Let max pools run before the ReLU that they follow: the same numbers and gradients, on a smaller tensor."""
-    users = Counter([graph.output, *(name for op in graph.operations for _, name in op.reads)])
-    makers = {op.outputs[0]: op for op in graph.operations}
-    values, operations = dict(graph.values), list(graph.operations)
-    for pool in graph.operations:
-        source = pool.arguments["self"].name if pool.name == "max_pool2d" else None
-        relu = makers.get(source) if source else None
-        if relu is None or relu.name != "relu" or users[relu.outputs[0]] != 1:
-            continue
-        between, pooled = relu.outputs[0], pool.outputs[0]
-        values[between] = replace(values[pooled], name=between)
-        first = replace(pool, arguments={**pool.arguments, "self": relu.arguments["self"]}, outputs=(between,))
-        then = replace(relu, arguments={"self": Ref(between)}, outputs=(pooled,))
-        operations[operations.index(relu)] = first
-        operations[operations.index(pool)] = then
-    return Graph(values, tuple(operations), graph.output)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..network.records import Operation
-from .contract import Geometry
+from .contract import Geometry, each
 
 Cotangents = dict[str, Any]
 """By argument name: a tensor, or a list of them where the argument is a list."""
@@ -227,8 +227,9 @@ def max_pool(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[s
         return by_autograd(operation, bound, wanted)
     window = [bound[k] for k in ("kernel_size", "stride", "padding", "dilation", "ceil_mode")]
     out, indices = getattr(aten, f"max_pool{rank}d_with_indices")(x, *window)
-    steps = bound["stride"] or bound["kernel_size"]
-    apart = bound["dilation"] == [1] * rank and all(s >= k for s, k in zip(steps, bound["kernel_size"], strict=True))
+    kernel = bound["kernel_size"]
+    steps, dilation = each(bound["stride"] or kernel, kernel), each(bound["dilation"], kernel)
+    apart = set(dilation) == {1} and all(s >= k for s, k in zip(steps, kernel, strict=True))
 
     def pull(G: Any) -> Cotangents:
         g = (G[0] if operation.many else G).transpose(0, 1).flatten(3)  # (n, R, C, windows)
@@ -238,6 +239,17 @@ def max_pool(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[s
         return {"self": back.transpose(0, 1).unflatten(3, x.shape[2:])}
 
     return ((out, indices) if operation.many else out), pull
+
+
+def max_over_places(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """The largest along axis 2; back to the first that is as large, as a max pool does."""
+    x = bound["self"]
+    out = operation.call(bound)
+    first = x.clone().eq_(out.unsqueeze(2))  # in numbers: faster than in booleans
+    free = 1 - first[:, :, 0]
+    for place in first.unbind(2)[1:]:
+        free -= place.mul_(free)
+    return out, lambda G: {"self": G.unsqueeze(3) * first}
 
 
 def avg_pool2d(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:

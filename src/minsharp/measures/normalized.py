@@ -11,7 +11,7 @@ from ..curvature.contract import Contraction, PerSampleVJP
 from ..curvature.estimators import tsuzuku_arxiv_diagonal, tsuzuku_icml_diagonal
 from ..curvature.hessian import Pattern, hessian_diagonal
 from ..curvature.losses import Criterion
-from ..curvature.plan import Plan, plan
+from ..curvature.plan import Plan
 from ..curvature.results import Diagonal, Kind
 from ..curvature.stream import Data, batches, first_of, held
 from ..errors import InputError
@@ -157,7 +157,7 @@ def as_matrices(graph: Graph, parameter: str) -> Callable[[Tensor], Tensor] | No
     """
     if len(graph.values[parameter].shape) < 2:
         return None
-    steps = plan(graph, (parameter,))
+    steps = Plan(graph, (parameter,))
     operation, leaf, contraction = _first_use(steps, parameter)
     if leaf != parameter and not steps.paths[parameter].direct:  # made into something else first: as it stands
         leaf, contraction = parameter, PerSampleVJP()

@@ -312,4 +312,8 @@ TABLE: dict[str, Row] = {
     "floor": Row("step(self)"),
     "round": Row("step(self)"),
     "argmax": Row("step(self)"),
+    # what the engine makes of a convolution and a max pool: curvature/rewrite.py
+    "conv_by_place": Row("input*weight", contract={"weight": contract.ConvolutionByPlace()}),
+    "max_over_places": Row("self", pullback.max_over_places),
+    "add_to_channels": Row("self + other", pullback.added, {"other": _CHANNEL_BIAS}),
 }
