@@ -85,7 +85,7 @@ class Network:
             raise InputError(f"the network was read for inputs {self._expected()}, got {describe(inputs)}")
         values: dict[str, Tensor] = {}
         sizes = {t.shape[0] if isinstance(t, Tensor) and t.dim() else None for t in tensors}
-        for expected, tensor in zip(self.graph.of_kind("input"), tensors, strict=True):
+        for expected, tensor in zip(self.graph.inputs, tensors, strict=True):
             name = expected.name.removeprefix("%")
             if not isinstance(tensor, Tensor):
                 raise InputError(f"input '{name}' is a {type(tensor).__name__}, expected a tensor")
@@ -105,7 +105,7 @@ class Network:
         return values
 
     def _expected(self) -> str:
-        inputs = self.graph.of_kind("input")
+        inputs = self.graph.inputs
         return ", ".join(f"{v.name.removeprefix('%')} {_shape_text(v)}" for v in inputs)
 
     def __repr__(self) -> str:
@@ -561,7 +561,7 @@ def _check_samples_apart(network: Network, args: tuple[Any, ...], kwargs: dict[s
     """Neither sample's output may change with the other sample, or with its own place in the batch."""
     generator = torch.Generator().manual_seed(0)
     pair = pytree.tree_map_only(Tensor, lambda t: _unlike(t, generator), (args, kwargs))
-    names = [v.name for v in network.graph.of_kind("input")]
+    names = [v.name for v in network.graph.inputs]
 
     def outputs(*order: int) -> Tensor:
         inputs = [t[list(order)] for t in pytree.tree_leaves(pair)]

@@ -139,10 +139,15 @@ class Graph:
             store(values, operation, operation.call(operation.bind(values)))
         return values
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[str, ...]:
         """The names of the parameters that the forward pass uses."""
         return tuple(value.name for value in self.of_kind("parameter"))
+
+    @cached_property
+    def inputs(self) -> tuple[Value, ...]:
+        """What forward is called with."""
+        return self.of_kind("input")
 
 
 def dependence(graph: Graph, parameters: Iterable[str]) -> dict[str, frozenset[str]]:
