@@ -105,9 +105,7 @@ class Engine:
 
     def run(self, stream: Iterator[Batch], advance: Callable[[int], None] = lambda n: None) -> CurvatureSum:
         """Sum over the stream."""
-        shapes = {name: self.values[name].shape if self.what == "diagonal" else () for name in self.plan.parameters}
-        device = "cpu" if self.device.type == "mps" else self.device  # where there is float64
-        sums = {name: torch.zeros(s, dtype=torch.float64, device=device) for name, s in shapes.items()}
+        sums = self._zeros()
         weight, samples, energy = 0.0, 0, 0.0
         for chunk in chunks(stream, self.samples):
             chunk_weight, chunk_energy = self._add(chunk.to(self.device), sums)
@@ -122,6 +120,14 @@ class Engine:
                     "precision: model.double(), inputs.double()"
                 )
         return CurvatureSum(sums, weight, samples, energy)
+
+    def _zeros(self) -> dict[str, Tensor]:
+        """What the sums start from, in float64."""
+        names = self.plan.parameters
+        device = "cpu" if self.device.type == "mps" else self.device  # where there is float64
+        if self.what == "trace":
+            return dict(zip(names, torch.zeros(len(names), dtype=torch.float64, device=device).unbind(), strict=True))
+        return {name: torch.zeros(self.values[name].shape, dtype=torch.float64, device=device) for name in names}
 
     @torch.no_grad()
     def _add(self, chunk: Batch, sums: Mapping[str, Tensor]) -> tuple[float, float]:
@@ -170,14 +176,10 @@ class Engine:
         if not step.sites:
             return []
         operation = step.operation
-        needed = {name: values[name] for _, name in operation.reads} | {"#device": self.device}
+        needed = {name: values[name] for _, name in operation.reads} | {DEVICE.name: self.device}
         output = self.plan.graph.values[operation.outputs[0]].shape
-        common = (step.samples, step.layouts, output, n, dict[str, Tensor]())
-        leaves = [self.values[site.leaf] for site in step.sites]
-        return [
-            Use(operation, site.slot, site.leaf, tuple(leaf.shape), bound, {**needed, site.leaf: leaf}, *common)
-            for site, leaf in zip(step.sites, leaves, strict=True)
-        ]
+        common = (bound, needed, step.samples, step.layouts, output, n, dict[str, Tensor]())
+        return [Use(operation, site.slot, site.leaf, tuple(values[site.leaf].shape), *common) for site in step.sites]
 
     def _sweep(self, forward: _Forward, G: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Pull the columns back through all steps; yields each parameter's sum once it is complete."""
