@@ -60,6 +60,7 @@ class Plan:
         self.parameters = tuple(parameters)
         varies = {name for name, value in self.graph.values.items() if value.samples is not None}
         self.prelude = self._once(varies)
+        self._makers = {name: op for op in self.prelude for name in op.outputs}
         self.depends = dependence(graph, self.parameters)
         self.steps = self._steps(varies)
 
@@ -76,7 +77,8 @@ class Plan:
 
     def _steps(self, varies: set[str]) -> tuple[Step, ...]:
         last: dict[str, int] = {}
-        operations = [op for op in self.graph.operations if op not in set(self.prelude)]
+        once = set(self.prelude)
+        operations = [op for op in self.graph.operations if op not in once]
         for i, operation in enumerate(operations):
             last |= {name: i for _, name in operation.reads} | dict.fromkeys(operation.outputs, i)
         last.pop(self.graph.output)
@@ -99,7 +101,7 @@ class Plan:
         return Step(operation, wanted, unique, samples, layouts, drop)
 
     def _site(self, operation: Operation, slot: str, leaf: str) -> Site:
-        if leaf not in self.parameters and not any(leaf in op.outputs for op in self.prelude):
+        if leaf not in self.parameters and leaf not in self._makers:
             raise ReadError(
                 f"what goes into {operation.where} as '{base(slot)}' is made of parameters and of the number of "
                 "samples. Leave the batch size out of the weights"
@@ -115,11 +117,10 @@ class Plan:
         """For each measured parameter, its way to the samples."""
         sites = Counter(site.leaf for step in self.steps for site in step.sites)
         users = Counter(name for op in self.graph.operations for _, name in op.reads)
-        makers = {name: op for op in self.prelude for name in op.outputs}
 
         def direct(leaf: str, parameter: str) -> bool:
             while leaf != parameter:
-                maker = makers[leaf]
+                maker = self._makers[leaf]
                 if users[leaf] != 1 or not row(maker).rearranges:
                     return False
                 leaf = next(name for _, name in maker.reads if name in self.depends)
