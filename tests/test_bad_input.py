@@ -194,6 +194,36 @@ def test_a_model_that_was_pruned_since() -> None:
         ms.hessian_trace(net, X)
 
 
+class Twins(nn.Module):
+    """Two layers, whose weights may be one."""
+
+    def __init__(self, tied: bool):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+        if tied:
+            self.b.weight = self.a.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x).relu())
+
+
+def test_weights_that_were_tied_since() -> None:
+    model = Twins(tied=False)
+    net = ms.read(model, X)
+    model.b.weight = model.a.weight
+    with pytest.raises(ms.ReadError, match=r"'b\.weight' is now the same as 'a\.weight'\. Read it again"):
+        ms.hessian_trace(net, X)
+
+
+def test_weights_that_were_untied_since() -> None:
+    model = Twins(tied=True)
+    net = ms.read(model, X)
+    assert list(net.parameters) == ["a.weight", "a.bias", "b.bias"]
+    model.b.weight = nn.Parameter(model.b.weight.detach().clone())
+    with pytest.raises(ms.ReadError, match=r"'b\.weight' was the same as 'a\.weight', now it is not\. Read it again"):
+        ms.hessian_trace(net, X, curvature="ggn")
+
+
 def test_results_of_different_things_do_not_add() -> None:
     a, b = ms.hessian_trace(mlp(), X), ms.hessian_trace(mlp(), X, parameters="0.*")
     with pytest.raises(ms.InputError, match="different things"):

@@ -51,7 +51,8 @@ def independent(H: Array, W: Array, form: str) -> float:
     options = {"gtol": 1e-12, "maxiter": 20000}
     best = np.inf
     for start in (np.zeros(count), 0.5 * rng.standard_normal(count)):
-        found = scipy.optimize.minimize(f, start, (H, W), jac=True, method="BFGS", options=options)
+        with np.errstate(over="ignore", invalid="ignore"):  # its line search may try steps that are far too long
+            found = scipy.optimize.minimize(f, start, (H, W), jac=True, method="BFGS", options=options)
         best = min(best, found.fun)
     return float(best if form == "arxiv" else best**0.5)
 

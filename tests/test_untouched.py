@@ -108,18 +108,22 @@ def test_after_an_error_in_forward() -> None:
 
 
 class Interrupting(nn.Module):
-    """Ctrl-C while torch.export is tracing."""
+    """Ctrl-C while torch.export is tracing, as it is or as the error that something between made of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, wrapped: bool) -> None:
         super().__init__()
         self.layer = nn.Linear(4, 3)
+        self.wrapped = wrapped
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.wrapped:
+            raise RuntimeError("error calling __set_name__") from KeyboardInterrupt()
         raise KeyboardInterrupt
 
 
-def test_after_an_interrupt_while_reading() -> None:
-    model = Interrupting()
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_after_an_interrupt_while_reading(wrapped: bool) -> None:
+    model = Interrupting(wrapped)
     before = snapshot(model)
     with pytest.raises(KeyboardInterrupt):
         ms.read(model, X)

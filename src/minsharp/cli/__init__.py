@@ -35,10 +35,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
             if isinstance(error, BrokenPipeError):
                 return _closed_pipe()
             raise
-        return code if isinstance(code, int) else 0
     except KeyboardInterrupt:
+        code = INTERRUPTED  # as typer says it too, where it is the one that hears Ctrl-C
+    if code == INTERRUPTED:
         print("\ninterrupted", file=sys.stderr)
-        return INTERRUPTED
+    return code if isinstance(code, int) else 0
 
 
 def _closed_pipe() -> int:

@@ -21,6 +21,8 @@ from torch import Tensor
 
 from ..network.records import Graph, Operation, Samples
 
+IN_ROWS = Samples(0)
+
 
 def wide(tensor: Tensor) -> Tensor:
     """Half precision cannot hold squares: contract in float32."""
@@ -42,6 +44,8 @@ class Use(NamedTuple):
     n: int
     memo: dict[str, Tensor]
     """Of the cotangents at hand, what the arguments of one operation can share; emptied before the next."""
+    rows: dict[str, Tensor]
+    """By name of the value, the squared norms of its rows where they have been asked for: for all columns alike."""
 
     def one(self, argument: str) -> Tensor:
         """An argument one sample at a time: (n, *shape for a batch of one)."""
@@ -55,11 +59,18 @@ class Use(NamedTuple):
 
     def squares(self, G: Tensor) -> Tensor | None:
         """Each sample's squared cotangents, summed (n,), where they are rows (R, n, C) as they come; else None."""
-        if G.dim() != 3 or self.layouts[0] != Samples(0):
+        if G.dim() != 3 or self.layouts[0] != IN_ROWS:
             return None
         if "squares" not in self.memo:
             self.memo["squares"] = squares_of_rows(wide(G).transpose(0, 1))
         return self.memo["squares"]
+
+    def row_squares(self, argument: str) -> Tensor:
+        """Of an argument that is a matrix with one row per sample, the squared norm of each row: (n,)."""
+        name = self.operation.arguments[argument].name
+        if name not in self.rows:
+            self.rows[name] = squares_of_rows(wide(self.bound[argument]))
+        return self.rows[name]
 
     def columns(self, G: Tensor) -> Tensor:
         """Stacked cotangents one sample at a time: (n, R, *output shape for a batch of one)."""
@@ -297,10 +308,10 @@ class Matrix(Outer):
     def trace(self, use: Use, G: Tensor) -> Tensor:
         """One row per sample: ||g x^T||^2 = ||g||^2 ||x||^2."""
         x = use.bound[self.other]
-        squares = use.squares(G) if x.dim() == 2 and use.samples[self.other] == Samples(0) else None
+        squares = use.squares(G) if x.dim() == 2 and use.samples[self.other] == IN_ROWS else None
         if squares is None:
             return super().trace(use, G)
-        return torch.dot(squares, squares_of_rows(wide(x)))
+        return torch.dot(squares, use.row_squares(self.other))
 
     def cotangents(self, use: Use, G: Tensor) -> Tensor:
         """All axes between the samples and the last are positions."""

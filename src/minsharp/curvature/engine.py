@@ -8,7 +8,7 @@ Cotangents never reach the weights, and none outlives its use. With J_P = do/dP,
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -17,8 +17,8 @@ from torch import Tensor
 from ..errors import InputError, NonFiniteError
 from ..network.ops import row
 from ..network.reader import Network, first_non_finite, is_finite
-from ..network.records import DEVICE, base, store
-from .contract import Use, square_sum, wide
+from ..network.records import DEVICE, store
+from .contract import Use, square_sum, squares_of_rows, wide, widest
 from .losses import Loss
 from .plan import Site, Step, fast_plan
 from .pullback import Pull
@@ -53,8 +53,8 @@ class _Forward:
     """One chunk after its forward pass: how to pull back, and what to contract, step by step."""
 
     outputs: Tensor
-    pulls: list[Pull | None] = field(default_factory=list)
-    uses: list[list[Use]] = field(default_factory=list)
+    pulls: list[Pull | None]
+    uses: list[list[Use]]
 
 
 class Engine:
@@ -68,8 +68,11 @@ class Engine:
         self.values = network.state()
         self.device: torch.device = self.values[DEVICE.name]
         self._check_finite()
-        self.made: dict[str, Tensor] = {}
-        self._run_prelude()
+        self.made = self._run_prelude()
+        if self.plan.makes_leaves:
+            self.values = {k: v.detach() if isinstance(v, Tensor) else v for k, v in self.made.items()}
+        else:
+            self.values = self.made
         self.samples, self.columns = self._chunk(memory)
 
     def _check_finite(self) -> None:
@@ -80,7 +83,7 @@ class Engine:
             if not is_finite(self.values[name]):
                 raise first_non_finite(self.network, {})
 
-    def _run_prelude(self) -> None:
+    def _run_prelude(self) -> dict[str, Any]:
         """What is made of parameters and constants alone: once per call, remembering how, to pull back through."""
         tracked = dict(self.values)
         if self.plan.makes_leaves:
@@ -88,8 +91,7 @@ class Engine:
         with torch.set_grad_enabled(self.plan.makes_leaves):
             for operation in self.plan.prelude:
                 store(tracked, operation, operation.call(operation.bind(tracked)))
-        self.made = tracked
-        self.values = {k: v.detach() if isinstance(v, Tensor) else v for k, v in tracked.items()}
+        return tracked
 
     def _chunk(self, memory: int | None) -> tuple[int, int]:
         """How many samples and columns at a time keep the work inside the memory budget."""
@@ -105,7 +107,7 @@ class Engine:
 
     def run(self, stream: Iterator[Batch], advance: Callable[[int], None] = lambda n: None) -> CurvatureSum:
         """Sum over the stream."""
-        sums = self._zeros()
+        sums: dict[str, Tensor] = {}
         weight, samples, energy = 0.0, 0, 0.0
         for chunk in chunks(stream, self.samples):
             chunk_weight, chunk_energy = self._add(chunk.to(self.device), sums)
@@ -113,34 +115,30 @@ class Engine:
             energy += chunk_energy
             samples += len(chunk)
             advance(len(chunk))
-        for name, value in sums.items():
+        whole = {name: sums[name] if name in sums else self._zero(name) for name in self.plan.parameters}
+        for name, value in whole.items():
             if not is_finite(value):
                 raise NonFiniteError(
                     f"the curvature of '{name}' overflows {self.network.graph.values[name].dtype}. Measure in double "
                     "precision: model.double(), inputs.double()"
                 )
-        return CurvatureSum(sums, weight, samples, energy)
+        return CurvatureSum(whole, weight, samples, energy)
 
-    def _zeros(self) -> dict[str, Tensor]:
-        """What the sums start from, in float64."""
-        names = self.plan.parameters
-        device = "cpu" if self.device.type == "mps" else self.device  # where there is float64
-        if self.what == "trace":
-            return dict(zip(names, torch.zeros(len(names), dtype=torch.float64, device=device).unbind(), strict=True))
-        return {name: torch.zeros(self.values[name].shape, dtype=torch.float64, device=device) for name in names}
+    def _zero(self, name: str) -> Tensor:
+        """The sum for a parameter that no column reached."""
+        like = self.values[name]
+        return widest(torch.zeros_like(like) if self.what == "diagonal" else like.new_zeros(()))
 
     @torch.no_grad()
-    def _add(self, chunk: Batch, sums: Mapping[str, Tensor]) -> tuple[float, float]:
+    def _add(self, chunk: Batch, sums: dict[str, Tensor]) -> tuple[float, float]:
         """Add the curvature of one chunk to the sums; returns its weight and its energy."""
         n = len(chunk)
         alone = n == 1  # export promises the graph for two samples or more: let a lone one have a twin of weight zero
         inputs = self.network.bind(chunk.inputs)
         if alone:
             inputs = {name: torch.cat([tensor, tensor]) for name, tensor in inputs.items()}
-        if not all(is_finite(tensor) for tensor in inputs.values()):
-            raise first_non_finite(self.network, inputs)
-        forward = self._forward(inputs, max(n, 2))
-        outputs = forward.outputs[:n]
+        forward = self._forward(inputs, max(n, 2), self._rows(inputs))
+        outputs = forward.outputs[:n] if alone else forward.outputs
         if not is_finite(outputs):
             raise first_non_finite(self.network, inputs)
         self.loss.check(outputs, chunk.targets)
@@ -150,12 +148,27 @@ class Engine:
             if alone:
                 S = torch.cat([S, torch.zeros_like(S)])
             for name, value in self._sweep(forward, S.transpose(0, 1)):
-                sums[name].add_(value.to(sums[name].device))
+                if name in sums:
+                    sums[name] += value.to(sums[name].device)
+                else:
+                    sums[name] = widest(value).contiguous()
         return self.loss.weight(outputs, chunk.targets), self.loss.energy(outputs)
 
-    def _forward(self, inputs: Mapping[str, Tensor], n: int) -> _Forward:
+    def _rows(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Refuse inputs that are NaN or infinite. Of plain rows the squared norms tell that, and a trace needs them."""
+        rows: dict[str, Tensor] = {}
+        for name, tensor in inputs.items():
+            telling = tensor
+            if self.what == "trace" and tensor.dim() == 2 and tensor.dtype.is_floating_point:
+                telling = rows[name] = squares_of_rows(wide(tensor))
+            if not is_finite(telling) and not is_finite(tensor):
+                raise first_non_finite(self.network, inputs)
+        return rows
+
+    def _forward(self, inputs: Mapping[str, Tensor], n: int, rows: dict[str, Tensor]) -> _Forward:
         values: dict[str, Any] = self.values | dict(inputs)
-        result = _Forward(torch.empty(0))
+        pulls: list[Pull | None] = []
+        uses: list[list[Use]] = []
         for step in self.plan.steps:
             operation = step.operation
             bound = operation.bind(values)
@@ -165,20 +178,20 @@ class Engine:
             else:
                 made = operation.call(bound)
             store(values, operation, made)
-            result.pulls.append(pull)
-            result.uses.append(self._uses(step, bound, values, n))
+            pulls.append(pull)
+            uses.append(self._uses(step, bound, values, n, rows) if step.sites else [])
             for name in step.drop:
                 values.pop(name, None)
-        result.outputs = values[self.plan.graph.output]
-        return result
+        return _Forward(values[self.plan.graph.output], pulls, uses)
 
-    def _uses(self, step: Step, bound: Mapping[str, Any], values: Mapping[str, Any], n: int) -> list[Use]:
-        if not step.sites:
-            return []
+    def _uses(
+        self, step: Step, bound: Mapping[str, Any], values: Mapping[str, Any], n: int, rows: dict[str, Tensor]
+    ) -> list[Use]:
         operation = step.operation
         needed = {name: values[name] for _, name in operation.reads} | {DEVICE.name: self.device}
         output = self.plan.graph.values[operation.outputs[0]].shape
-        common = (bound, needed, step.samples, step.layouts, output, n, dict[str, Tensor]())
+        memo: dict[str, Tensor] = {}
+        common = (bound, needed, step.samples, step.layouts, output, n, memo, rows)
         return [Use(operation, site.slot, site.leaf, tuple(values[site.leaf].shape), *common) for site in step.sites]
 
     def _sweep(self, forward: _Forward, G: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -197,8 +210,11 @@ class Engine:
                 forward.uses[i][0].memo.clear()  # all of them hold the same
             pull = forward.pulls[i]
             if pull is not None:
-                for name, g in _by_value(step, pull(cotangent)):
-                    if name in self.plan.depends:
+                pulled = pull(cotangent)
+                for argument, place, name in step.goes_to:
+                    given = pulled.get(argument)
+                    g = given if place is None or given is None else given[place]
+                    if g is not None:
                         at[name] = at[name] + g if name in at else g
         yield from self._finish(shared)
 
@@ -239,13 +255,3 @@ class Engine:
         if pulled is None:  # the parameter enters without a derivative
             pulled = source.new_zeros(len(rows), *source.shape)
         return wide(pulled.unflatten(0, gradient.shape[:2]))
-
-
-def _by_value(step: Step, pulled: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Cotangents by argument as cotangents by value; an argument used twice gives two."""
-    for slot, name in step.operation.reads:
-        given = pulled.get(base(slot))
-        if isinstance(given, list):
-            given = given[int(slot[slot.index("[") + 1 : -1])]
-        if given is not None:
-            yield name, given

@@ -128,9 +128,13 @@ def _shape(tensor: Tensor | None) -> str:
     return "none" if tensor is None else f"{tuple(tensor.shape)} {tensor.dtype}"
 
 
+def _wide_type(tensor: Tensor) -> torch.dtype:
+    """float64 where the device has it, else float32."""
+    return torch.float32 if tensor.device.type == "mps" else torch.float64
+
+
 def _wide(tensor: Tensor) -> Tensor:
-    """In float64 where the device has it, else in float32."""
-    return tensor.float() if tensor.device.type == "mps" else tensor.double()
+    return tensor.to(_wide_type(tensor))
 
 
 class CrossEntropy(Loss):
@@ -243,38 +247,39 @@ class CrossEntropy(Loss):
     def columns(self, outputs: Tensor, targets: Tensor | None) -> Columns:
         """The factor of diag(p) - pp^T at every position, times the root of what the target weighs."""
         n, K = outputs.shape[:2]
-        logits = _wide(outputs).flatten(2).movedim(1, -1) if outputs.dim() > 2 else _wide(outputs)
-        odds = (logits - logits.amax(-1, keepdim=True)).exp_()
-        return _softmax_columns(odds.view(n, -1, K), self._coefficient(outputs, targets), outputs)
+        logits = outputs.flatten(2).movedim(1, -1) if outputs.dim() > 2 else outputs
+        p = logits.softmax(-1, dtype=_wide_type(outputs)).view(n, -1, K)
+        return _softmax_columns(p, self._coefficient(outputs, targets), outputs)
 
 
-def _softmax_columns(odds: Tensor, coefficient: Tensor | None, outputs: Tensor) -> Columns:
-    """The triangular factor of diag(p) - pp^T in closed form, for p = odds / sum of odds, (n, positions, K).
+def _softmax_columns(p: Tensor, coefficient: Tensor | None, outputs: Tensor) -> Columns:
+    """The triangular factor of diag(p) - pp^T in closed form, for probabilities p (n, positions, K).
 
-    With s_j = the sum of odds_i over i <= j, column j = 1, ..., K - 1 holds L_jj = sqrt(p_j s_{j-1} / s_j), and
-    L_ij = -L_jj odds_i / s_{j-1} for i < j. In float64 the sums have no cancellation, and where s_{j-1} underflows so
-    does the column.
+    With s_j = the sum of p_i over i <= j and f_j = sqrt(p_j / (s_j s_{j-1})), column j = 1, ..., K - 1 holds
+    L_jj = f_j s_{j-1}, and L_ij = -f_j p_i for i < j. In float64 the sums have no cancellation, and where s_{j-1}
+    underflows so does the column.
     """
-    n, positions, K = odds.shape
-    sums = odds.cumsum(-1).clamp_min_(torch.finfo(odds.dtype).tiny)
+    n, positions, K = p.shape
+    sums = p.cumsum(-1).clamp_min_(torch.finfo(p.dtype).tiny)
     before = sums[..., :-1]
-    squared = odds[..., 1:] * (before / sums[..., 1:]) / sums[..., -1:]
-    diagonal = (squared if coefficient is None else squared * coefficient.reshape(n, -1, 1)).sqrt_()
-    corners = diagonal.flatten(1).to(outputs.dtype)  # (n, columns)
-    factors = (-diagonal / before).flatten(1)  # large where the sum is small, and so are the odds that it multiplies
+    f = (p[..., 1:] / sums[..., 1:]).div_(before).sqrt_()
+    if coefficient is not None:
+        f *= coefficient.reshape(n, -1, 1).sqrt()
+    corners = (f * before).flatten(1)  # (n, columns)
+    factors = f.flatten(1)  # large where the sum is small, and so are the probabilities that it multiplies
 
     def slice(start: int, stop: int) -> Tensor:
-        factor, corner = factors[:, start:stop].unsqueeze(2), corners[:, start:stop]
+        factor, corner = factors[:, start:stop, None], corners[:, start:stop]
         if positions == 1:
-            mask = odds.new_ones(stop - start, K).tril_(start)  # one product; tril_ of every sample takes longer
-            L = (factor * odds).mul_(mask).to(outputs.dtype)
+            signs = p.new_full((stop - start, K), -1).tril_(start)  # a product: tril_ of every sample takes longer
+            L = (factor * p).mul_(signs).to(outputs.dtype)
             L.diagonal(start + 1, 1, 2).copy_(corner)
             return L.reshape(n, stop - start, *outputs.shape[1:])
-        column = torch.arange(start, stop, device=odds.device)
+        column = torch.arange(start, stop, device=p.device)
         position, j = column // (K - 1), column % (K - 1) + 1
-        L = (factor * odds[:, position]).to(outputs.dtype)
-        L.masked_fill_(torch.arange(K, device=odds.device) >= j.unsqueeze(1), 0)
-        L[:, column - start, j] = corner
+        L = (factor * p[:, position]).neg_().to(outputs.dtype)
+        L.masked_fill_(torch.arange(K, device=p.device) >= j.unsqueeze(1), 0)
+        L[:, column - start, j] = corner.to(outputs.dtype)
         full = L.new_zeros(n, stop - start, K, positions)
         full[:, column - start, :, position] = L.transpose(0, 1)
         return full.unflatten(3, outputs.shape[2:])
@@ -439,8 +444,8 @@ class Centred(_Separate):
         if K == 1:
             return super().columns(outputs, None)
         positions = prod(outputs.shape[2:])
-        odds = _wide(outputs.new_ones(1, positions, K))
-        columns = _softmax_columns(odds, odds.new_full((1, positions), K), outputs[:1])
+        p = _wide(outputs.new_ones(1, positions, K)) / K
+        columns = _softmax_columns(p, p.new_full((1, positions), K), outputs[:1])
         expand = (len(outputs), *[-1] * outputs.dim())
         return Columns(columns.rank, lambda start, stop: columns.slice(start, stop).expand(expand))
 

@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 
 from ..errors import ReadError
 from ..network.ops import row
-from ..network.records import Graph, Operation, Samples, Value, base, dependence
+from ..network.records import Graph, Operation, Samples, Value, base, dependence, split
 from .contract import Contraction, PerSampleVJP
 from .rewrite import rewritten
 
@@ -26,16 +26,22 @@ class Step:
     """One operation that runs on samples: what to pull cotangents back to, and what to contract."""
 
     operation: Operation
-    wanted: frozenset[str]
+    goes_to: tuple[tuple[str, int | None, str], ...]
+    """The arguments to pull back to: name, place if it is a list, and the value that gets the cotangent."""
     sites: tuple[Site, ...]
     samples: Mapping[str, Samples | None]
     layouts: tuple[Samples | None, ...]
     drop: tuple[str, ...]
 
+    @cached_property
+    def wanted(self) -> frozenset[str]:
+        """The names of the arguments to pull back to."""
+        return frozenset(argument for argument, _, _ in self.goes_to)
+
     @property
     def live(self) -> bool:
         """Whether cotangents are needed at the output."""
-        return bool(self.wanted or self.sites)
+        return bool(self.goes_to or self.sites)
 
 
 @dataclass(frozen=True)
@@ -95,10 +101,10 @@ class Plan:
         }
         made = [self.graph.values.get(name) for name in operation.outputs]
         layouts = tuple(None if value is None else value.samples for value in made)
-        wanted = frozenset(base(slot) for slot, name in live if name in varies)
+        goes_to = tuple((*split(slot), name) for slot, name in live if name in varies)
         sites = [self._site(operation, slot, name) for slot, name in live if name not in varies]
         unique = tuple({site.leaf: site for site in sites}.values())
-        return Step(operation, wanted, unique, samples, layouts, drop)
+        return Step(operation, goes_to, unique, samples, layouts, drop)
 
     def _site(self, operation: Operation, slot: str, leaf: str) -> Site:
         if leaf not in self.parameters and leaf not in self._makers:

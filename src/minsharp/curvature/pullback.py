@@ -29,9 +29,13 @@ aten = torch.ops.aten
 def stacked(function: Callable[[Tensor], Tensor], G: Tensor) -> Tensor:
     """Apply a function of a batch to (R, N, ...), with columns and rows merged into one batch."""
     if G.stride(0) > G.stride(1):
-        return function(G.flatten(0, 1)).unflatten(0, G.shape[:2])
-    N = G.transpose(0, 1)
-    return function(N.flatten(0, 1)).unflatten(0, N.shape[:2]).transpose(0, 1)
+        return _merged(function, G)
+    return _merged(function, G.transpose(0, 1)).transpose(0, 1)
+
+
+def _merged(function: Callable[[Tensor], Tensor], G: Tensor) -> Tensor:
+    made = function(G.flatten(0, 1))
+    return made.view(*G.shape[:2], *made.shape[1:])
 
 
 def unbroadcast(G: Tensor, shape: torch.Size) -> Tensor:

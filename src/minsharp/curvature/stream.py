@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..errors import InputError
-from ..network.reader import Inputs, describe
+from ..network.reader import Inputs, describe, tensors_of
 
 Data = Tensor | tuple[Any, Any] | Mapping[str, Any] | Iterable[Any]
 
@@ -29,7 +29,7 @@ class Batch:
 
     @cached_property
     def _samples(self) -> int:
-        return int(pytree.tree_leaves(self.inputs)[0].shape[0])
+        return int(tensors_of(self.inputs)[0].shape[0])
 
     def __len__(self) -> int:
         return self._samples
@@ -43,7 +43,7 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The samples on a device."""
-        if all(t.device == device for t in pytree.tree_leaves(self.given)):
+        if all(t.device == device for given in self.given for t in tensors_of(given)):
             return self
         return Batch(*pytree.tree_map_only(Tensor, lambda t: t.to(device), (self.inputs, self.targets)))
 
@@ -75,7 +75,7 @@ def _batch(given: Any) -> Batch:
         raise InputError(f"a batch is {describe(given)}; {_FORMS}")
     if isinstance(inputs, list):
         inputs = tuple(inputs)
-    leaves = pytree.tree_leaves(inputs)
+    leaves = tensors_of(inputs)
     if not leaves or not all(isinstance(t, Tensor) and t.dim() for t in leaves):
         raise InputError(f"the inputs of a batch are {describe(inputs)}; {_FORMS}")
     if any(t.layout != torch.strided for t in leaves):
@@ -161,7 +161,7 @@ def _joined(parts: list[Batch]) -> Batch:
     forms = list(dict.fromkeys(describe((p.part(0, 0).inputs, p.part(0, 0).targets)) for p in parts))
     if len(forms) > 1:
         raise InputError(f"the batches differ in form: {'; then '.join(forms)}; {_FORMS}")
-    columns = zip(*(pytree.tree_leaves(p.inputs) for p in parts), strict=True)
+    columns = zip(*(tensors_of(p.inputs) for p in parts), strict=True)
     inputs = pytree.tree_unflatten([torch.cat(c) for c in columns], pytree.tree_structure(parts[0].inputs))
     targets = [p.targets for p in parts if p.targets is not None]
     return Batch(inputs, torch.cat(targets) if targets else None)

@@ -46,6 +46,8 @@ class Network:
     graph: Graph
     structure: pytree.TreeSpec
     constants: Mapping[str, Tensor]
+    ties: Mapping[str, str]
+    """Other names of parameters and buffers that go into the graph, and the names they have there."""
 
     @cached_property
     def exactness(self) -> dict[str, Exactness]:
@@ -57,32 +59,38 @@ class Network:
         """What of the graph the model holds."""
         return [v for v in self.graph.values.values() if v.kind in ("parameter", "buffer")]
 
+    @cached_property
+    def _takes_one_tensor(self) -> bool:
+        return bool(self.structure == pytree.tree_structure(((0,), {})))
+
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that the forward pass uses, by name, in the model's order."""
-        return {n: p for n, p in self.module.named_parameters() if n in self.graph.values}
+        found = {name: _tensor(self.module, name) for name in self.graph.parameters}
+        return {name: tensor for name, tensor in found.items() if isinstance(tensor, nn.Parameter)}
 
     def state(self) -> dict[str, Any]:
         """The current values of parameters and buffers, with the constants, on the parameters' device."""
         values: dict[str, Tensor] = {}
+        names: dict[int, str] = {}
         for expected in self._held:
             tensor = _tensor(self.module, expected.name)
-            if tensor is None or (tensor.dtype, tuple(tensor.shape)) != (expected.dtype, expected.shape):
+            if tensor is None or (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
                 now = "gone" if tensor is None else f"{tuple(tensor.shape)} {tensor.dtype}"
-                raise ReadError(
-                    f"the model changed since it was read: '{expected.name}' was {expected.shape} {expected.dtype}, "
-                    f"now it is {now}. Read it again: minsharp.read(model, example)"
-                )
+                raise _changed(f"'{expected.name}' was {expected.shape} {expected.dtype}, now it is {now}")
+            if names.setdefault(id(tensor), expected.name) != expected.name:
+                raise _changed(f"'{expected.name}' is now the same as '{names[id(tensor)]}'")
             values[expected.name] = tensor.detach()
+        for other, name in self.ties.items():
+            if _tensor(self.module, other) is not _tensor(self.module, name):
+                raise _changed(f"'{other}' was the same as '{name}', now it is not")
         device = next((values[name].device for name in self.graph.parameters), torch.device("cpu"))
         values |= {name: tensor.to(device) for name, tensor in self.constants.items()}
         return {**values, DEVICE.name: device}
 
     def bind(self, inputs: Inputs) -> dict[str, Tensor]:
         """One batch of inputs as values of the graph; refuses what the network was not read for."""
-        tensors, structure = pytree.tree_flatten(call_form(self.module, inputs))
-        if structure != self.structure:
-            raise InputError(f"the network was read for inputs {self._expected()}, got {describe(inputs)}")
+        tensors = self._in_order(inputs)
         values: dict[str, Tensor] = {}
         sizes = {t.shape[0] if isinstance(t, Tensor) and t.dim() else None for t in tensors}
         for expected, tensor in zip(self.graph.inputs, tensors, strict=True):
@@ -104,6 +112,14 @@ class Network:
             raise InputError(f"the inputs hold different numbers of samples: {describe(inputs)}")
         return values
 
+    def _in_order(self, inputs: Inputs) -> list[Any]:
+        if isinstance(inputs, Tensor) and self._takes_one_tensor:
+            return [inputs]
+        tensors, structure = pytree.tree_flatten(call_form(self.module, inputs))
+        if structure != self.structure:
+            raise InputError(f"the network was read for inputs {self._expected()}, got {describe(inputs)}")
+        return tensors
+
     def _expected(self) -> str:
         inputs = self.graph.inputs
         return ", ".join(f"{v.name.removeprefix('%')} {_shape_text(v)}" for v in inputs)
@@ -115,13 +131,19 @@ class Network:
         return f"Network({type(self.module).__name__}: {text}, {tail})"
 
 
+def _changed(how: str) -> ReadError:
+    return ReadError(f"the model changed since it was read: {how}. Read it again: minsharp.read(model, example)")
+
+
 def _tensor(module: nn.Module, name: str) -> Tensor | None:
     """A parameter or buffer by its path; None where there is none now."""
-    owner, _, attribute = name.rpartition(".")
-    try:
-        held = module.get_submodule(owner)
-    except AttributeError:
-        return None
+    *owners, attribute = name.split(".")
+    held = module
+    for owner in owners:
+        inner = held._modules.get(owner)
+        if inner is None:
+            return None
+        held = inner
     found = held._parameters.get(attribute)  # not any attribute: what pruning leaves behind is no parameter
     return held._buffers.get(attribute) if found is None else found
 
@@ -135,6 +157,11 @@ def describe(inputs: Any) -> str:
     if isinstance(inputs, tuple | list):
         return f"{type(inputs).__name__} of (" + ", ".join(describe(v) for v in inputs) + ")"
     return f"{type(inputs).__name__}"
+
+
+def tensors_of(inputs: Any) -> list[Any]:
+    """The tensors among some inputs, in order."""
+    return [inputs] if isinstance(inputs, Tensor) else pytree.tree_leaves(inputs)
 
 
 def _shape_text(value: Value) -> str:
@@ -189,14 +216,23 @@ def read(model: nn.Module | Network, example: Inputs) -> Network:
     with eval_mode(model), random_state_kept(device):
         try:
             writer = _Writer(model, _export(model, args, kwargs))
-            network = Network(model, writer.graph(), writer.program.call_spec.in_spec, writer.constants)
+            network = writer.network()
             _check_samples_apart(network, args, kwargs)
         except MinsharpError:
             raise
         except Exception as error:
+            if _is_interrupt(error):
+                raise KeyboardInterrupt from error
             _refuse_inputs(model, args, kwargs, example)
             raise ReadError(_export_message(model, error)) from error
     return network
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: raised in the middle of torch.export, it may come out as something else."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def call_form(model: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -323,6 +359,7 @@ class _Writer:
     """Writes the records of one exported program."""
 
     def __init__(self, model: nn.Module, program: ExportedProgram):
+        self.model = model
         self.program = program
         self.values: dict[str, Value] = {}
         self.names: dict[str, str] = {}  # node -> value
@@ -331,6 +368,11 @@ class _Writer:
         held = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
         first: dict[int, str] = {}
         self.canonical = {name: first.setdefault(id(tensor), name) for name, tensor in held}
+
+    def network(self) -> Network:
+        graph = self.graph()
+        ties = {other: name for other, name in self.canonical.items() if other != name and name in graph.values}
+        return Network(self.model, graph, self.program.call_spec.in_spec, self.constants, ties)
 
     def graph(self) -> Graph:
         nodes = list(self.program.graph.nodes)
@@ -342,7 +384,9 @@ class _Writer:
             elif node.op != "output":
                 raise ReadError(_not_plain(str(node.target), node))
         self._check_batch_sizes()
-        return Graph(self.values, tuple(self.operations), self._output())
+        order = dict.fromkeys([*self.canonical.values(), *self.values])  # what the model holds, in the model's order
+        values = {name: self.values[name] for name in order if name in self.values}
+        return Graph(values, tuple(self.operations), self._output())
 
     def _check_batch_sizes(self) -> None:
         """The graph has to hold for batches of every size."""

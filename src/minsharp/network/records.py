@@ -89,6 +89,8 @@ class Operation:
 
     def call(self, bound: Mapping[str, Any]) -> Any:
         """Run the operation on arguments that `bind` made."""
+        if not self.keywords:
+            return self.target(*bound.values())
         positional = [value for name, value in bound.items() if name not in self.keywords]
         return self.target(*positional, **{name: bound[name] for name in self.keywords})
 
@@ -99,9 +101,15 @@ class Operation:
         return f"{self.name} in {place}" + (f" ({self.source})" if self.source else "")
 
 
+def split(slot: str) -> tuple[str, int | None]:
+    """The argument that a slot belongs to, and the place in it if the argument is a list."""
+    argument, _, place = slot.partition("[")
+    return argument, int(place[:-1]) if place else None
+
+
 def base(slot: str) -> str:
     """The argument that a slot belongs to."""
-    return slot.partition("[")[0]
+    return split(slot)[0]
 
 
 def _references(slot: str, given: Any) -> Iterator[tuple[str, Ref]]:
