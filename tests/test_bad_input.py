@@ -224,6 +224,39 @@ def test_weights_that_were_untied_since() -> None:
         ms.hessian_trace(net, X, curvature="ggn")
 
 
+class Masked(nn.Module):
+    """Two parts that share a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        mask = torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0, 1.0])
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.a.register_buffer("mask", mask)
+        self.b.register_buffer("mask", mask)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x * self.a.mask).relu() * self.b.mask)
+
+
+def test_buffers_that_were_copied_since() -> None:
+    model = Masked()
+    net = ms.read(model, X)
+    before = ms.hessian_trace(net, X).total
+    model.double().float()  # as a move to another device does: parameters stay the same objects, buffers do not
+    assert ms.hessian_trace(net, X).total == before
+    model.b.mask[0] = 0  # type: ignore[index]
+    with pytest.raises(ms.ReadError, match=r"'b\.mask' was the same as 'a\.mask', now it is not"):
+        ms.hessian_trace(net, X)
+
+
+def test_weights_that_are_plain_tensors_now() -> None:
+    model = mlp()
+    net = ms.read(model, X)
+    before = ms.hessian_trace(net, X, parameters="*").total
+    model[0]._parameters["weight"] = model[0].weight.detach() * 1  # a step of meta-learning
+    assert ms.hessian_trace(net, X, parameters="*").total == before
+
+
 def test_results_of_different_things_do_not_add() -> None:
     a, b = ms.hessian_trace(mlp(), X), ms.hessian_trace(mlp(), X, parameters="0.*")
     with pytest.raises(ms.InputError, match="different things"):

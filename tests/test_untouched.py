@@ -130,6 +130,26 @@ def test_after_an_interrupt_while_reading(wrapped: bool) -> None:
     assert same(before, snapshot(model))
 
 
+class Failing(nn.Module):
+    """An error that is its own cause."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        error = ValueError("no such thing")
+        raise error from error
+
+
+def test_an_interrupt_before_reading_is_not_one_while_reading() -> None:
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        with pytest.raises(ms.InputError, match="no such thing"):
+            ms.read(Failing(), X)
+
+
 def test_inputs_are_untouched() -> None:
     x = X.clone().requires_grad_()
     ms.hessian_trace(build(), x)

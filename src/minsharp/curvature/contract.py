@@ -45,7 +45,7 @@ class Use(NamedTuple):
     memo: dict[str, Tensor]
     """Of the cotangents at hand, what the arguments of one operation can share; emptied before the next."""
     rows: dict[str, Tensor]
-    """By name of the value, the squared norms of its rows where they have been asked for: for all columns alike."""
+    """By name of the value, the squared norms of its rows where they are known: for all columns alike."""
 
     def one(self, argument: str) -> Tensor:
         """An argument one sample at a time: (n, *shape for a batch of one)."""

@@ -9,6 +9,7 @@ import logging
 import operator
 import random
 import re
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
@@ -67,7 +68,7 @@ class Network:
     def parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that the forward pass uses, by name, in the model's order."""
         found = {name: _tensor(self.module, name) for name in self.graph.parameters}
-        return {name: tensor for name, tensor in found.items() if isinstance(tensor, nn.Parameter)}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     def state(self) -> dict[str, Any]:
         """The current values of parameters and buffers, with the constants, on the parameters' device."""
@@ -82,7 +83,7 @@ class Network:
                 raise _changed(f"'{expected.name}' is now the same as '{names[id(tensor)]}'")
             values[expected.name] = tensor.detach()
         for other, name in self.ties.items():
-            if _tensor(self.module, other) is not _tensor(self.module, name):
+            if not _same(_tensor(self.module, other), _tensor(self.module, name)):
                 raise _changed(f"'{other}' was the same as '{name}', now it is not")
         device = next((values[name].device for name in self.graph.parameters), torch.device("cpu"))
         values |= {name: tensor.to(device) for name, tensor in self.constants.items()}
@@ -129,6 +130,13 @@ class Network:
         text = f"{len(self.graph.parameters)} parameters, {len(self.graph.operations)} operations"
         tail = f"not piecewise linear in {len(inexact)} of them" if inexact else "piecewise linear in each"
         return f"Network({type(self.module).__name__}: {text}, {tail})"
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    """Whether two names still hold one tensor; of buffers, which a move to another device copies, one value."""
+    if a is b or a is None or b is None or isinstance(a, nn.Parameter) or isinstance(b, nn.Parameter):
+        return a is b
+    return torch.equal(a, b)
 
 
 def _changed(how: str) -> ReadError:
@@ -213,6 +221,7 @@ def read(model: nn.Module | Network, example: Inputs) -> Network:
     parameter = next(model.parameters(), None)
     device = torch.device("cpu") if parameter is None else parameter.device
     args, kwargs = pytree.tree_map_only(Tensor, lambda t: t.to(device), (args, kwargs))
+    outside = sys.exception()
     with eval_mode(model), random_state_kept(device):
         try:
             writer = _Writer(model, _export(model, args, kwargs))
@@ -221,18 +230,24 @@ def read(model: nn.Module | Network, example: Inputs) -> Network:
         except MinsharpError:
             raise
         except Exception as error:
-            if _is_interrupt(error):
+            if _is_interrupt(error, outside):
                 raise KeyboardInterrupt from error
             _refuse_inputs(model, args, kwargs, example)
             raise ReadError(_export_message(model, error)) from error
     return network
 
 
-def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind an error: raised in the middle of torch.export, it may come out as something else."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
+def _is_interrupt(error: BaseException, outside: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: raised in the middle of torch.export, it may come out as something else.
+
+    ``outside`` is what the caller was handling already: it and what is behind it has no part in this.
+    """
+    behind: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and at is not outside and at not in behind:
+        behind.append(at)
+        at = at.__cause__ or at.__context__
+    return any(isinstance(e, KeyboardInterrupt) for e in behind)
 
 
 def call_form(model: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
