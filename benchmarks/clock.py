@@ -11,8 +11,9 @@ from typing import Any
 from .methods import Method, Run
 from .models import Problem
 
-SHORTEST_TURN = 0.05
-"""Seconds: what is faster than this runs several times in each turn."""
+SHORTEST_TURN = 1.0
+"""Seconds: what is faster than this runs several times in each turn, lest what the method before it did to the caches
+and to the allocator decides."""
 
 
 @dataclass(frozen=True)

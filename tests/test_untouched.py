@@ -144,7 +144,7 @@ class Failing(nn.Module):
 
 def test_an_interrupt_before_reading_is_not_one_while_reading() -> None:
     try:
-        raise KeyboardInterrupt
+        Interrupting(wrapped=False)(X)
     except KeyboardInterrupt:
         with pytest.raises(ms.InputError, match="no such thing"):
             ms.read(Failing(), X)

@@ -26,7 +26,7 @@ from .stream import Batch, chunks
 
 What = Literal["trace", "diagonal"]
 
-CPU_WORKING_SET = 48 << 20
+CPU_WORKING_SET = 64 << 20
 """Bytes per chunk on a CPU: past this the cotangents fall out of the cache."""
 ACCELERATOR_WORKING_SET = 1 << 30
 

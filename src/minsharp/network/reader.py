@@ -65,7 +65,7 @@ class Network:
         return bool(self.structure == pytree.tree_structure(((0,), {})))
 
     @property
-    def parameters(self) -> dict[str, nn.Parameter]:
+    def parameters(self) -> dict[str, Tensor]:
         """The parameters that the forward pass uses, by name, in the model's order."""
         found = {name: _tensor(self.module, name) for name in self.graph.parameters}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
