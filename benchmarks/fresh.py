@@ -24,17 +24,19 @@ def ask(*words: object) -> Any:
     return json.loads(_output(command))
 
 
-def import_seconds(module: str) -> float:
-    """How long a new interpreter takes to import a module."""
-    code = f"from time import perf_counter as now; t = now(); import {module}; print(now() - t)"
-    return float(_output([sys.executable, "-c", code]))
-
-
 def import_times(rounds: int) -> tuple[float, float]:
-    """Median seconds to import torch, and to import minsharp (and torch with it), taken in turns."""
-    import_seconds("minsharp")  # so that the files are in the page cache
-    pairs = [(import_seconds("torch"), import_seconds("minsharp")) for _ in range(rounds)]
-    return median(t for t, _ in pairs), median(m for _, m in pairs)
+    """Median seconds to import torch, and to import minsharp after it: both in one interpreter, and that many times.
+
+    An import of torch alone varies by more than minsharp adds, so two interpreters could not be compared.
+    """
+    code = (
+        "from time import perf_counter as now; a = now(); import torch; b = now(); import minsharp; c = now(); "
+        "print(b - a, c - b)"
+    )
+    command = [sys.executable, "-c", code]
+    _output(command)  # so that the files are in the page cache
+    pairs = [_output(command).split() for _ in range(rounds)]
+    return median(float(torch) for torch, _ in pairs), median(float(more) for _, more in pairs)
 
 
 def _output(command: list[str]) -> str:

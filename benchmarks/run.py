@@ -92,8 +92,8 @@ def sections(results: Sequence[Measured], quick: bool) -> tuple[list[Table], lis
         what: {n: streamed(n, what) for n in ((200, 1000) if quick else (1000, 20000))}
         for what in ("trace", "diagonal")
     }
-    imports = import_times(2 if quick else 9)
-    targets = [*tables.speed_targets(results), *tables.memory_targets(growth), tables.import_target(*imports)]
+    torch_seconds, more = import_times(2 if quick else 9)
+    targets = [*tables.speed_targets(results), *tables.memory_targets(growth), tables.import_target(more)]
     found = [
         tables.times_table("Trace", TRACE, TRACES, results),
         tables.times_table("Diagonal", DIAGONAL, DIAGONALS, results),
@@ -102,7 +102,7 @@ def sections(results: Sequence[Measured], quick: bool) -> tuple[list[Table], lis
         tables.agreement_table(results),
         tables.streaming_table("SmallCNN", growth),
         tables.reading_table({name: ask("read", name) for name in names}),
-        tables.import_table(*imports),
+        tables.import_table(torch_seconds, more),
         tables.target_table(targets),
     ]
     whole = [] if quick or "SmallMLP" not in names else [whole_baseline(results[names.index("SmallMLP")])]

@@ -245,11 +245,11 @@ class Outer(Contraction):
             norms = torch.linalg.vector_norm(g, dim=(1, 3, 4))  # (n, g)
             norms = norms * torch.linalg.vector_norm(self.inputs(use), dim=(2, 3))
             return widest(norms).square().sum()
+        rows = g.transpose(1, 2).flatten(2, 3)  # (n, g, R * C, L), copied only if there are groups
         if L * L * R * C + self.gram_cost(use, J, L) < L * J * R * C:
-            rows = g.transpose(1, 2).flatten(2, 3)  # (n, g, R * C, L), copied only if there are groups
             product = (rows.mT @ rows).mul_(self.gram(use))
             return widest(product.flatten(1).sum(1)).sum()
-        return square_sum(torch.einsum("nrgcl,ngjl->ngrcj", g, self.inputs(use)))
+        return square_sum(self.inputs(use) @ rows.mT)  # faster than rows @ inputs.mT
 
     def diagonal(self, use: Use, G: Tensor) -> Tensor:
         """Form the gradients and square them; with few positions, expand the square over pairs of positions."""
