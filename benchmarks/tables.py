@@ -97,8 +97,9 @@ def settings_table(results: Sequence[Measured]) -> Table:
     note = (
         "Quartile distance: of the times over the rounds, relative to their median; how quiet the machine was. "
         "Batch sizes and probes at once: the fastest of a few that were tried before the rounds. The spread of v^T H v "
-        "over random sign vectors v is relative to the exact trace. nngeometry: its default variant, classif_logits, "
-        "unless that gives NaN on a network."
+        "over random sign vectors v is relative to the exact trace; from few of them it is rough, and the times of "
+        "Hutchinson's method go with its square. nngeometry: its default variant, classif_logits, unless that gives "
+        "NaN on a network."
     )
     return Table("Settings", note, ["", *(m.name for m in results)], rows)
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import warnings
+import weakref
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,7 @@ from torch.utils import _pytree as pytree
 import minsharp as ms
 from minsharp.cli import run
 
+from .processes import hears_interrupts
 from .zoo import ZOO, Entry, call
 
 CLI = [sys.executable, "-m", "minsharp"]
@@ -41,6 +43,15 @@ def factory() -> nn.Module:
 def wide() -> nn.Module:
     print("made", file=sys.stderr, flush=True)
     return nn.Sequential(nn.Linear(64, 700), nn.ReLU(), nn.Linear(700, 700), nn.ReLU(), nn.Linear(700, 10))
+
+
+def interrupted_in_a_callback() -> nn.Module:
+    """Ctrl-C where Python cannot raise it."""
+    gone = nn.Module()
+    watch = weakref.ref(gone, lambda _: os.kill(os.getpid(), signal.SIGINT))
+    del gone
+    assert watch() is None
+    return wide()
 
 
 def smooth() -> nn.Module:
@@ -649,11 +660,6 @@ def test_piped_output_has_no_control_characters(
         assert all(c.isprintable() or c == "\n" for c in text)
 
 
-def hears_interrupts() -> None:
-    """Also where the tests run in the background of a shell, which makes its children deaf to Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_interruption_leaves_no_traceback_and_no_half_file(tmp_path: Path, environment: dict[str, str]) -> None:
     data = save_data(torch.randn(60_000, 64), None, tmp_path / "big.npz")
     out = tmp_path / "flat.safetensors"
@@ -673,6 +679,17 @@ def test_interruption_leaves_no_traceback_and_no_half_file(tmp_path: Path, envir
     assert err.endswith("\ninterrupted\n")
     assert "Traceback" not in err
     assert [p.name for p in tmp_path.iterdir()] == ["big.npz"]
+
+
+def test_an_interruption_is_heard_wherever_it_comes(tmp_path: Path, environment: dict[str, str]) -> None:
+    data = save_data(torch.randn(60_000, 64), None, tmp_path / "big.npz")
+    command = [*CLI, "measure", f"{__name__}:interrupted_in_a_callback", "--data", str(data)]
+    done = subprocess.run(
+        command, capture_output=True, env=environment, text=True, preexec_fn=hears_interrupts, timeout=60, check=False
+    )
+    assert done.returncode in (130, -signal.SIGINT)
+    assert done.stderr.endswith("\ninterrupted\n")
+    assert "Traceback" not in done.stderr
 
 
 def test_completion(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

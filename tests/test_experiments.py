@@ -26,6 +26,8 @@ from minsharp.models import build
 from minsharp.report.experiments import kind, label_correlations, tables, write_outputs
 from minsharp.report.reproduction import page, read_results
 
+from .processes import hears_interrupts
+
 TINY = ["--preset", "digits", "--models", "MLP", "--train", "60", "--epochs", "300", "--ratios", "0,0.5,1"]
 
 
@@ -241,7 +243,10 @@ def test_results_that_are_none(tmp_path: Path) -> None:
 
 def start(*arguments: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", "from minsharp.cli import main; main()", "reproduce", "labels", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, preexec_fn=hears_interrupts
+    )
 
 
 def wait_for_cells(out: Path, count: int, process: "subprocess.Popen[str]") -> None:
