@@ -131,23 +131,29 @@ def test_after_an_interrupt_while_reading(wrapped: bool) -> None:
 
 
 class Failing(nn.Module):
-    """An error that is its own cause."""
+    """An error, or one that is its own cause."""
 
-    def __init__(self) -> None:
+    def __init__(self, cyclic: bool) -> None:
         super().__init__()
         self.layer = nn.Linear(4, 3)
+        self.cyclic = cyclic
 
     def forward(self, x: Tensor) -> Tensor:
         error = ValueError("no such thing")
-        raise error from error
+        if self.cyclic:
+            raise error from error
+        raise error
 
 
-def test_an_interrupt_before_reading_is_not_one_while_reading() -> None:
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_an_interrupt_before_reading_is_not_one_while_reading(cyclic: bool) -> None:
     try:
         Interrupting(wrapped=False)(X)
     except KeyboardInterrupt:
         with pytest.raises(ms.InputError, match="no such thing"):
-            ms.read(Failing(), X)
+            ms.read(Failing(cyclic), X)
+    else:
+        pytest.fail("there was no interrupt")
 
 
 def test_inputs_are_untouched() -> None:

@@ -245,7 +245,7 @@ class Outer(Contraction):
             norms = torch.linalg.vector_norm(g, dim=(1, 3, 4))  # (n, g)
             norms = norms * torch.linalg.vector_norm(self.inputs(use), dim=(2, 3))
             return widest(norms).square().sum()
-        rows = g.transpose(1, 2).flatten(2, 3)  # (n, g, R * C, L), copied only if there are groups
+        rows = g.transpose(1, 2).flatten(2, 3)  # (n, g, R * C, L), copied if there are groups or the channels come last
         if L * L * R * C + self.gram_cost(use, J, L) < L * J * R * C:
             product = (rows.mT @ rows).mul_(self.gram(use))
             return widest(product.flatten(1).sum(1)).sum()
