@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..curvature.plan import Plan
 from ..errors import InputError
+from ..text import printable
 from .forms import ANY, ONE, Forms, unique_pairs
 from .formula import Product
 from .ops import row
@@ -249,7 +250,7 @@ class Symmetries:
 
     def __repr__(self) -> str:
         lines = [f"Symmetries: {self.dimension} free numbers (scope {self.scope!r})"]
-        lines += [f"  pinned {name}: {reason}" for name, reason in self.pinned.items()]
+        lines += [f"  pinned {printable(name)}: {printable(reason)}" for name, reason in self.pinned.items()]
         return "\n".join(lines)
 
 
