@@ -473,8 +473,18 @@ def each(value: int | Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
     return items * len(kernel) if len(items) == 1 else items
 
 
+def _batched(operation: Operation, graph: Graph) -> bool:
+    """Whether the input of a convolution has a batch axis, as the weight has one for its outputs."""
+    ranks = {slot: len(graph.values[name].shape) for slot, name in operation.reads if name in graph.values}
+    return ranks["input"] == ranks["weight"]
+
+
 class Convolution(Outer):
     """The weight of a convolution: the inputs are the windows it slides over."""
+
+    def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
+        """Batches alone."""
+        return _batched(operation, graph)
 
     def cotangents(self, use: Use, G: Tensor) -> Tensor:
         """As they come: (n, R, inner, channels, *space) to (n, R, g, C, inner * L)."""
@@ -525,6 +535,17 @@ class Convolution(Outer):
         return tensor.flatten(2).sum(2).unflatten(0, (operation.arguments.get("groups", 1), -1))
 
 
+class ConvolutionBias(Elementwise):
+    """The bias of a convolution: a number per channel, at every position."""
+
+    def __init__(self) -> None:
+        super().__init__(channel=True)
+
+    def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
+        """Batches alone."""
+        return _batched(operation, graph)
+
+
 class ConvolutionByPlace(Convolution):
     """A convolution whose positions are sorted by their place in the windows of a pool: see `rewrite`."""
 
@@ -539,6 +560,10 @@ class ConvolutionByPlace(Convolution):
 
 class TransposedConvolution(Outer):
     """The weight of a transposed convolution: the windows slide over the cotangents instead."""
+
+    def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
+        """Batches alone."""
+        return _batched(operation, graph)
 
     def cotangents(self, use: Use, G: Tensor) -> Tensor:
         """Their windows: (n, R, g, C/g * taps, inner * L)."""

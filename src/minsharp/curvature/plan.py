@@ -95,7 +95,8 @@ class Plan:
         return tuple(self._step(op, varies, tuple(drops.get(i, ()))) for i, op in enumerate(operations))
 
     def _step(self, operation: Operation, varies: set[str], drop: tuple[str, ...]) -> Step:
-        live = [(slot, name) for slot, name in operation.reads if name in self.depends]
+        ignored = row(operation).ignores
+        live = [(slot, name) for slot, name in operation.reads if name in self.depends and slot not in ignored]
         samples: dict[str, Samples | None] = {
             slot: self.graph.values[name].samples for slot, name in operation.reads if name in self.graph.values
         }

@@ -301,9 +301,9 @@ def matmul(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str
 
 def convolution(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
     """The transposed convolution; for a transposed convolution, the plain one."""
-    if wanted != {"input"}:
-        return by_autograd(operation, bound, wanted)
     x, weight = bound["input"], bound["weight"]
+    if wanted != {"input"} or x.dim() != weight.dim():  # no batch axis
+        return by_autograd(operation, bound, wanted)
     geometry = Geometry.of(bound)
     rank = len(geometry.kernel)
     options = {"stride": geometry.stride, "dilation": geometry.dilation, "groups": geometry.groups}

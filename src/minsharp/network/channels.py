@@ -2,9 +2,11 @@
 
 A rule sees the scales of an operation's arguments as tensors of forms, shaped like one sample, and returns those of
 the result. What it ties together it ties on the walk; a parameter takes the scale that makes up the difference.
-Operations without a rule have all entries of each tensor tied, as in ``scope="layer"``: a smaller group, no wrong one.
+Operations without a rule, and calls that a rule was not made for (it raises `UnfitError`), have all entries of each
+tensor tied, as in ``scope="layer"``: a smaller group, no wrong one.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 Rule = Callable[["Walk", Operation], Tensor | Sequence[Tensor]]
 
 
+class UnfitError(Exception):
+    """A call of a kind that a rule was not made for."""
+
+
 def entrywise(walk: "Walk", operation: Operation) -> Tensor:
     """The operation's formula, at each entry by itself, with broadcasting."""
     reads = [(slot, name) for slot, name in operation.reads if name in walk.graph.values]
@@ -31,13 +37,25 @@ def moved(walk: "Walk", operation: Operation) -> Tensor | Sequence[Tensor]:
     bound = operation.bind(
         {k: v.contiguous() if isinstance(v, Tensor) else v for k, v in walk.shadow(operation).items()}
     )
-    if operation.name in ("constant_pad_nd", "pad"):
-        if bound.get("mode", "constant") != "constant":  # entries of the same channel, again
-            return windows(walk, operation)
-        if bound["value"]:
-            return walk.tied(operation)
-        bound["value"] = ANY
-    return operation.call(bound)
+    return _called(operation, bound)
+
+
+def _called(operation: Operation, bound: dict[str, Any]) -> Tensor | Sequence[Tensor]:
+    try:
+        result: Tensor | Sequence[Tensor] = operation.call(bound)
+    except Exception as error:  # whatever torch has against whole numbers, or one sample
+        raise UnfitError from error
+    return result
+
+
+def padded(walk: "Walk", operation: Operation) -> Tensor | Sequence[Tensor]:
+    """Zeros have any scale; other modes fill with entries from along the axes that are padded."""
+    bound = operation.bind(walk.shadow(operation))
+    if bound.get("mode", "constant") != "constant":
+        return _along_last(walk, operation, len(bound["pad"]) // 2)
+    if bound["value"]:
+        raise UnfitError
+    return _called(operation, bound | {"value": ANY})
 
 
 def reduced(walk: "Walk", operation: Operation) -> Tensor | Sequence[Tensor]:
@@ -60,12 +78,21 @@ def maxima(walk: "Walk", operation: Operation) -> Tensor | Sequence[Tensor]:
 
 
 def windows(walk: "Walk", operation: Operation) -> Tensor | Sequence[Tensor]:
-    """Pools and resizing: entries of one channel come together."""
+    """Pools, pads and resizing: entries along the last axes come together, as many as the name says (``2d``)."""
+    dimensions = re.search(r"(\d)d", operation.name)
+    if dimensions is None:
+        raise UnfitError
+    return _along_last(walk, operation, int(dimensions[1]))
+
+
+def _along_last(walk: "Walk", operation: Operation, axes: int) -> Tensor | Sequence[Tensor]:
+    """Whatever leads, samples and channels or channels alone, stays apart."""
     reads = dict(operation.reads)
     scale = walk.scale_of(reads["self"] if "self" in reads else reads["input"])
-    scale = walk.tie(scale, range(2, scale.dim()), operation)
     shape = walk.graph.values[operation.outputs[0]].shape
-    result = scale.expand(-1, -1, *shape[2:])
+    if scale.dim() < axes or scale.shape[: scale.dim() - axes] != shape[: scale.dim() - axes]:
+        raise UnfitError
+    result = walk.tie(scale, range(-axes, 0), operation).expand(shape)
     return [result] * len(operation.outputs) if operation.many else result
 
 
@@ -76,7 +103,7 @@ def matrix(weight: str, other: str, bias: str | None = None, *, transposed: bool
         reads = dict(operation.reads)
         shape = walk.graph.values[operation.outputs[0]].shape
         if walk.varies(reads[weight]) or walk.rank(reads[weight]) != 2 or walk.rank(reads[other]) < 2:
-            return walk.tied(operation)
+            raise UnfitError
         scale = walk.scale_of(reads[other])
         into = walk.tie(scale, range(scale.dim() - 1), operation).flatten()
         out = walk.forms.fresh(shape[-1])
@@ -96,7 +123,7 @@ def matrices(walk: "Walk", operation: Operation) -> Tensor | Sequence[Tensor]:
     if not walk.varies(reads[second]):
         return matrix(second, first, transposed=True)(walk, operation)
     if walk.varies(reads[first]) or walk.rank(reads[first]) != 2 or walk.rank(reads[second]) < 2:
-        return walk.tied(operation)
+        raise UnfitError
     scale = walk.scale_of(reads[second])
     others = [d for d in range(scale.dim()) if d != scale.dim() - 2]
     into = walk.tie(scale, others, operation).flatten()
@@ -109,10 +136,10 @@ def matrices(walk: "Walk", operation: Operation) -> Tensor | Sequence[Tensor]:
 def convolution(walk: "Walk", operation: Operation) -> Tensor | Sequence[Tensor]:
     """W[o, i] scales by out_o / in_i, with i counted within the group of o."""
     reads = dict(operation.reads)
-    if walk.varies(reads["weight"]):
-        return walk.tied(operation)
-    groups: Any = operation.arguments["groups"]
     scale = walk.scale_of(reads["input"])
+    if walk.varies(reads["weight"]) or scale.dim() != walk.rank(reads["weight"]):  # channels come after the batch
+        raise UnfitError
+    groups: Any = operation.arguments["groups"]
     into = walk.tie(scale, [0, *range(2, scale.dim())], operation).reshape(groups, -1)  # (g, channels/g)
     shape = walk.graph.values[operation.outputs[0]].shape
     out = walk.forms.fresh(shape[1])
@@ -173,7 +200,7 @@ def attention(walk: "Walk", operation: Operation) -> Tensor | Sequence[Tensor]:
     reads = dict(operation.reads)
     q, k, v = (walk.scale_of(reads[name]) for name in ("query", "key", "value"))
     if q.shape[:-2] != k.shape[:-2] or operation.arguments.get("enable_gqa"):
-        return walk.tied(operation)
+        raise UnfitError
     q, k, v = (walk.tie(t, [-2], operation) for t in (q, k, v))
     walk.fix(walk.forms.combine(q, k), operation)
     if "attn_mask" in reads:

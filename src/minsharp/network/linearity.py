@@ -39,14 +39,15 @@ def _nonlinear_in(product: Product, depends: Mapping[str, set[str]]) -> set[str]
 
 def _through(operation: Operation, known: Mapping[str, Dependence]) -> Dependence:
     """What the outputs of one operation depend on."""
-    formula = row(operation).formula_of(operation)
+    known_row = row(operation)
+    formula = known_row.formula_of(operation)
     if not formula.products:
         return {}
     depends: dict[str, set[str]] = {}
     blame: dict[str, Operation | None] = {}
     flat = {name for product in formula.products for name in product.step}
     for argument, value in operation.reads:
-        if argument in flat:
+        if argument in flat or argument in known_row.ignores:
             continue
         for parameter, culprit in known.get(value, {}).items():
             depends.setdefault(argument, set()).add(parameter)

@@ -10,7 +10,7 @@ table counts as nonlinear in everything.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -34,6 +34,10 @@ class Row:
     rearranges: bool = False
     unless: str = ""
     """An argument that, if it is given, makes the row not apply."""
+    otherwise: "Row | None" = None
+    """What applies then; without it, nothing is known."""
+    ignores: tuple[str, ...] = ()
+    """Arguments of which only shape, type or device is used."""
 
     def formula_of(self, operation: Operation) -> Formula:
         """The formula with the lists of this very call written out: ``sum(tensors)`` as ``tensors[0] + ...``."""
@@ -52,7 +56,7 @@ _UNKNOWN = Row("1")  # names no argument: nonlinear in, and pinning, whatever go
 def row(operation: Operation) -> Row:
     """The row of an operation."""
     found = TABLE.get(operation.name, _UNKNOWN)
-    return _UNKNOWN if found.unless and operation.arguments.get(found.unless) else found
+    return found.otherwise or _UNKNOWN if found.unless and operation.arguments.get(found.unless) else found
 
 
 def _other(use: Use) -> Tensor | float:
@@ -73,8 +77,8 @@ def _divided(use: Use) -> Tensor | float:
 
 _BIAS = Elementwise()
 _CHANNEL_BIAS = Elementwise(channel=True)
-_CONVOLUTION = {"weight": contract.Convolution(), "bias": _CHANNEL_BIAS}
-_TRANSPOSED = {"weight": contract.TransposedConvolution(), "bias": _CHANNEL_BIAS}
+_CONVOLUTION = {"weight": contract.Convolution(), "bias": contract.ConvolutionBias()}
+_TRANSPOSED = {"weight": contract.TransposedConvolution(), "bias": contract.ConvolutionBias()}
 _CHANNEL_NORM = {"weight": Elementwise(contract.normalized, channel=True), "bias": _CHANNEL_BIAS}
 _LAST_NORM = {"weight": Elementwise(contract.normalized), "bias": _BIAS}
 _PRODUCT = {"self": Elementwise(_other), "other": Elementwise(_other)}
@@ -82,7 +86,14 @@ _SUM = {"self": _BIAS, "other": Elementwise(_alpha)}
 
 _conv = Row("input*weight + bias", pullback.convolution, _CONVOLUTION, channels.convolution)
 _conv_transpose = Row("input*weight + bias", pullback.convolution, _TRANSPOSED, channels.convolution)
-_batch_norm = Row("input*weight + 1*weight + bias", pullback.batch_norm, _CHANNEL_NORM, channels.norm(True))
+_batch_norm = Row(
+    "input*weight + 1*weight + bias",
+    pullback.batch_norm,
+    _CHANNEL_NORM,
+    channels.norm(True),
+    unless="training",
+    otherwise=Row("f(input)*weight + bias", contract=_CHANNEL_NORM, channels=channels.norm(True)),
+)
 _shape = Row("self", pullback.reshaped, channels=channels.moved, rearranges=True)
 _axes = Row("self", pullback.permuted, channels=channels.moved, rearranges=True)
 _dropout = Row("input", pullback.reshaped, channels=channels.entrywise, rearranges=True)
@@ -103,6 +114,7 @@ _mul = Row("self*other", pullback.multiplied, _PRODUCT, channels.entrywise)
 _cat = Row("sum(tensors)", pullback.concatenated, channels=channels.moved)
 _resize = Row("self + input", channels=channels.windows)
 _zeros = Row("0", channels=channels.zeros)
+_blank = Row("1", ignores=("self",))
 _compare = Row("step(self, other)")
 
 TABLE: dict[str, Row] = {
@@ -197,8 +209,9 @@ TABLE: dict[str, Row] = {
     "pixel_shuffle": _moved,
     "pixel_unshuffle": _moved,
     # the same entries under another shape
-    "view": _shape,
-    "view_as": Row("self", pullback.reshaped, rearranges=True),
+    "view": replace(_shape, unless="dtype"),  # other numbers in the same bits
+    "view_as": replace(_shape, ignores=("other",)),
+    "reshape_as": replace(_shape, ignores=("other",)),
     "_unsafe_view": _shape,
     "reshape": _shape,
     "flatten": _shape,
@@ -230,7 +243,7 @@ TABLE: dict[str, Row] = {
     "flip": _moved,
     "roll": _moved,
     "expand": Row("self", contract={"self": _BIAS}, channels=channels.moved),
-    "expand_as": Row("self"),
+    "expand_as": Row("self", ignores=("other",)),
     "broadcast_to": Row("self"),
     "repeat": _moved,
     "tile": _moved,
@@ -240,7 +253,7 @@ TABLE: dict[str, Row] = {
     "rot90": _moved,
     "slice_scatter": Row("self + src", channels=channels.moved),
     "select_scatter": Row("self + src", channels=channels.moved),
-    "scatter": Row("self + src + value"),
+    "scatter": Row("self + src + value", unless="reduce"),
     "index_put": Row("self + values"),
     "copy": Row("self + src", pullback.copied),
     "col2im": _homogeneous,
@@ -253,15 +266,15 @@ TABLE: dict[str, Row] = {
     "im2col": _homogeneous,
     "tril": _entry,
     "triu": _entry,
-    "constant_pad_nd": Row("self + value", channels=channels.moved),
-    "pad": Row("self + value", channels=channels.moved),
+    "constant_pad_nd": Row("self + value", channels=channels.padded),
+    "pad": Row("self + value", channels=channels.padded),
     "reflection_pad1d": _window,
     "reflection_pad2d": _window,
     "replication_pad1d": _window,
     "replication_pad2d": _window,
     "to": _entry,
     "_to_copy": _entry,
-    "type_as": _entry,
+    "type_as": replace(_entry, ignores=("other",)),
     # sums and maxima
     "add": _add,
     "sub": _add,
@@ -301,6 +314,12 @@ TABLE: dict[str, Row] = {
     "zeros": _zeros,
     "zeros_like": _zeros,
     "new_zeros": _zeros,
+    "ones_like": _blank,
+    "full_like": _blank,
+    "empty_like": _blank,
+    "new_ones": _blank,
+    "new_full": _blank,
+    "new_empty": _blank,
     # piecewise constant
     "gt": _compare,
     "ge": _compare,

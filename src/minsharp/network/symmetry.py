@@ -6,7 +6,7 @@ network ties them). Inputs, buffers, constants and outputs have scale zero. The 
 are the rescalings that change nothing. An operation that is not known can only make the group smaller.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import log
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..curvature.plan import Plan
 from ..errors import InputError
+from .channels import UnfitError
 from .forms import ANY, ONE, Forms, unique_pairs
 from .formula import Product
 from .ops import row
@@ -75,13 +76,34 @@ class Walk:
         return self.graph.values[name].samples is not None
 
     def _pass(self, operation: Operation) -> None:
+        """Give every result of an operation its scales."""
         if not any(name in self.graph.values for name in operation.outputs):  # arithmetic on sizes
             if self.scope == "neuron":
                 store(self._numbers, operation, operation.call(operation.bind(self.shadow(operation))))
             return
+        for name, scale in zip(operation.outputs, self._results(operation), strict=False):
+            self._scales[name] = scale if self._floats(name) else self.one.expand(self.shape_of(name))
+
+    def _results(self, operation: Operation) -> Sequence[Tensor]:
+        """The scales of an operation's results, by the finest rule that fits it."""
+        if not any(map(self._floats, operation.outputs)):  # whole numbers have no scale, nor what turns into them
+            return self._pinned(operation)
         rule = row(operation).channels
-        by_entry = self.scope == "neuron" and rule is not None and operation not in self._prelude
-        store(self._scales, operation, rule(self, operation) if rule and by_entry else self.tied(operation))
+        if self.scope == "neuron" and rule is not None and operation not in self._prelude:
+            try:
+                made = rule(self, operation)
+                parts = made if operation.many else (made,)
+                return [_expanded(part, self.shape_of(n)) for n, part in zip(operation.outputs, parts, strict=False)]
+            except UnfitError:
+                pass
+        return self.tied(operation)
+
+    def _pinned(self, operation: Operation) -> list[Tensor]:
+        """Nothing that goes in may be rescaled."""
+        for _, name in operation.reads:
+            if self._floats(name):
+                self.fix(self.scale_of(name), operation)
+        return [self.one.expand(self.shape_of(name)) for name in operation.outputs]
 
     def shadow(self, operation: Operation) -> dict[str, Any]:
         """Forms in place of tensors, numbers as they are: what an operation that only moves entries runs on."""
@@ -107,6 +129,8 @@ class Walk:
             difference = self.forms.combine(plus, minus, -1)
             self.forms.equate(difference, self._scalar(leaf, operation), operation.where)
             return
+        for numbers in (plus, minus):
+            _expanded(numbers, self.graph.values[leaf].shape)
         self.reasons[parameter] = operation.where
         if leaf != parameter:
             plus, minus = (self._unmoved(t, leaf, parameter) for t in (plus, minus))
@@ -130,9 +154,11 @@ class Walk:
 
     def tie(self, scale: Tensor, dims: Iterable[int], operation: Operation) -> Tensor:
         """Make the scales along some axes equal; the axes stay, with size one."""
-        axes = [d % scale.dim() for d in dims]
+        axes = [d % scale.dim() for d in dims] if scale.dim() else []
         if not axes:
             return scale
+        if not scale.numel():
+            return scale.new_full([1 if d in axes else size for d, size in enumerate(scale.shape)], ANY)
         first = scale.amax(axes, keepdim=True)
         self.forms.equate(scale, first, operation.where)
         return first
@@ -150,20 +176,20 @@ class Walk:
         scale = self.scale_of(name)
         return self.tie(scale, range(scale.dim()), operation).reshape(()) if scale.dim() else scale
 
-    def tied(self, operation: Operation) -> Tensor | list[Tensor]:
+    def tied(self, operation: Operation) -> list[Tensor]:
         """The operation's formula with all entries of each tensor tied together."""
         scales = {slot: self._scalar(name, operation) for slot, name in operation.reads if self._floats(name)}
         result = self.by_formula(operation, scales)
-        outputs = [result.expand(self.shape_of(name)) for name in operation.outputs]
-        return outputs if operation.many else outputs[0]
+        return [result.expand(self.shape_of(name)) for name in operation.outputs]
 
     def _floats(self, name: str) -> bool:
         return name in self.graph.values and self.graph.values[name].dtype.is_floating_point
 
     def by_formula(self, operation: Operation, scales: Mapping[str, Tensor]) -> Tensor:
         """Every product has the scale of the result; what stands inside a function has scale zero."""
-        formula = row(operation).formula_of(operation)
-        scales = {slot: scale for slot, scale in scales.items() if self._floats(dict(operation.reads)[slot])}
+        known = row(operation)
+        formula, reads = known.formula_of(operation), dict(operation.reads)
+        scales = {s: t for s, t in scales.items() if self._floats(reads[s]) and s not in known.ignores}
         for slot, scale in scales.items():
             if slot not in formula.names and formula.products:
                 self.fix(scale, operation)
@@ -196,6 +222,14 @@ class Walk:
         for factor in factors:
             total = self.forms.combine(total, factor) if total is not self.one else factor
         return total
+
+
+def _expanded(scale: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Scales broadcast to a shape; where they cannot be, the rule that made them was not made for this call."""
+    try:
+        return scale.expand(shape)
+    except RuntimeError:
+        raise UnfitError from None
 
 
 @dataclass(frozen=True)
