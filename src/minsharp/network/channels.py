@@ -17,7 +17,7 @@ from .forms import ANY
 from .records import Operation
 
 if TYPE_CHECKING:
-    from .symmetry import Walk
+    from .walk import Walk
 
 Rule = Callable[["Walk", Operation], Tensor | Sequence[Tensor]]
 
