@@ -29,7 +29,7 @@ def _network() -> nn.Module:
 
 def _moved(model: nn.Module, x: Tensor, scope: Scope) -> float:
     other = ms.rescale(model, ms.symmetries(model, x, scope).random(1, spread=4))
-    return float((other(x) - model(x)).abs().max())
+    return float((other(x) - model(x)).detach().abs().max())
 
 
 def _free(walk: Walk, operation: Operation) -> Tensor:

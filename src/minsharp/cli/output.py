@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..text import printable
+
 
 class FailureError(Exception):
     """The command did its work, and what it measured says no: exit code 1."""
@@ -22,14 +24,9 @@ def complain(error: object, code: int) -> int:
     return code
 
 
-def printable(text: str) -> str:
-    """Without control characters: names come from files."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
 def note(text: str) -> None:
     """A line for the person who waits, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def watched() -> bool:
@@ -63,7 +60,7 @@ def console() -> Console:
 
 def table(title: str, columns: list[str], rows: list[list[str]], total: bool = False) -> Table:
     """A table whose first column is text and the others numbers; ``total`` sets the last row apart."""
-    result = Table(title=Text(title), title_justify="left", box=_simple(), pad_edge=False, show_edge=False)
+    result = Table(title=Text(printable(title)), title_justify="left", box=_simple(), pad_edge=False, show_edge=False)
     for i, column in enumerate(columns):
         result.add_column(Text(column), justify="left" if i == 0 else "right", overflow="fold")
     for i, row in enumerate(rows):

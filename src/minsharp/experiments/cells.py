@@ -25,6 +25,7 @@ from typing import Any
 
 from ..errors import InputError, MinsharpError
 from ..files import write_text
+from ..text import csv_cell
 
 Configuration = dict[str, Any]
 Row = dict[str, Any]
@@ -135,9 +136,9 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """The rows as a table; what a row does not have, or is no finite number, is left empty."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _plain(value) for key, value in row.items()} for row in rows)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(csv_cell, columns))
+    writer.writerows([csv_cell(_plain(row.get(column))) for column in columns] for row in rows)
     write_text(path, text.getvalue())
 
 

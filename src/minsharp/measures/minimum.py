@@ -28,6 +28,7 @@ from ..network.reader import Network
 from ..network.records import Graph
 from ..network.rescale import rescale
 from ..network.symmetry import Scales, Scope, Symmetries, group
+from ..text import printable
 
 Curvature = Trace | Diagonal
 
@@ -88,7 +89,7 @@ class MinimumSharpness:
     def _rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = [("parameter", "trace before", "trace after", "factor")]
         for name, after in self.by_parameter.items():
-            rows.append((name, f"{self.before[name]:.6g}", f"{after:.6g}", _range(self.scales.get(name))))
+            rows.append((printable(name), f"{self.before[name]:.6g}", f"{after:.6g}", _range(self.scales.get(name))))
         return [*rows, ("total", f"{self.trace:.6g}", f"{self.value:.6g}", "")]
 
     def __repr__(self) -> str:
@@ -183,7 +184,7 @@ def _minimise_over(graph: Graph, measured: Curvature, scope: Scope) -> MinimumSh
         value=value,
         lower_bound=min(bound, value),
         trace=sum(before.values()),
-        status=_status(symmetries, before, vanishing, solution.log_value, solution.log_bound),
+        status=printable(_status(symmetries, before, vanishing, solution.log_value, solution.log_bound)),
         attained=solution.attained,
         scope=scope,
         by_parameter=dict(zip(blocks, after.tolist(), strict=True)),

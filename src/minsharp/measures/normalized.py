@@ -17,6 +17,7 @@ from ..curvature.stream import Data, batches, first_of, held
 from ..errors import InputError
 from ..network.reader import Network, read
 from ..network.records import DEVICE, Graph, Operation, store
+from ..text import printable
 from .minimum import graph_of
 
 Form = Literal["arxiv", "icml"]
@@ -40,8 +41,9 @@ class NormalizedSharpness:
         return {**vars(self), "by_layer": dict(self.by_layer)}
 
     def __repr__(self) -> str:
-        width = max([len(name) for name in self.by_layer] + [5])
-        rows = [f"{name.ljust(width)}  {value:>12.6g}" for name, value in self.by_layer.items()]
+        parts = [(printable(name), value) for name, value in self.by_layer.items()]
+        width = max([len(name) for name, _ in parts] + [5])
+        rows = [f"{name.ljust(width)}  {value:>12.6g}" for name, value in parts]
         head = f"Normalized sharpness {self.value:.6g} ({self.objective} objective, {self.samples:,} samples)"
         return "\n".join([head, self.status, f"{'layer'.ljust(width)}  {'value':>12}", "-" * (width + 14), *rows])
 
@@ -107,7 +109,7 @@ def normalized_sharpness(
         value=value,
         lower_bound=bound,
         by_layer={name: result.value for name, result in results.items()},
-        status=_status(value, bound, loose),
+        status=printable(_status(value, bound, loose)),
         objective=objective,
         loss=measured.loss,
         samples=measured.samples,

@@ -14,6 +14,7 @@ from ..curvature.stream import Batch, Data, batches
 from ..errors import InputError
 from ..network.reader import Network, call_form, eval_mode
 from ..network.rescale import rescale
+from ..text import printable
 from .minimum import MinimumSharpness
 
 
@@ -48,10 +49,11 @@ class Verification:
         return {"holds": self.holds, "checks": rows}
 
     def __repr__(self) -> str:
-        width = max(len(check.claim) for check in self.checks)
+        claims = [printable(check.claim) for check in self.checks]
+        width = max(map(len, claims))
         rows = [
-            f"{c.claim.ljust(width)}  {c.error:>9.1e}  {c.allowed:>9.1e}  {'holds' if c.holds else 'FAILS'}"
-            for c in self.checks
+            f"{claim.ljust(width)}  {c.error:>9.1e}  {c.allowed:>9.1e}  {'holds' if c.holds else 'FAILS'}"
+            for claim, c in zip(claims, self.checks, strict=True)
         ]
         head = f"{'claim'.ljust(width)}  {'error':>9}  {'allowed':>9}"
         return "\n".join([head, "-" * (len(head) + 7), *rows])

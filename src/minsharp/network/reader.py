@@ -26,6 +26,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from ..errors import InputError, MinsharpError, NonFiniteError, ReadError
+from ..text import printable
 from .linearity import Exactness, exactness
 from .records import DEVICE, Graph, Operation, Ref, Samples, Value, store
 
@@ -129,7 +130,7 @@ class Network:
         inexact = [name for name, e in self.exactness.items() if not e]
         text = f"{len(self.graph.parameters)} parameters, {len(self.graph.operations)} operations"
         tail = f"not piecewise linear in {len(inexact)} of them" if inexact else "piecewise linear in each"
-        return f"Network({type(self.module).__name__}: {text}, {tail})"
+        return f"Network({printable(type(self.module).__name__)}: {text}, {tail})"
 
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:

@@ -9,6 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..text import printable
+
 Kind = Literal["parameter", "buffer", "constant", "input", "activation"]
 
 
@@ -98,7 +100,7 @@ class Operation:
     def where(self) -> str:
         """The operation and its place, for messages."""
         place = f"module '{self.module}'" if self.module else "the model's forward"
-        return f"{self.name} in {place}" + (f" ({self.source})" if self.source else "")
+        return printable(f"{self.name} in {place}" + (f" ({self.source})" if self.source else ""))
 
 
 def split(slot: str) -> tuple[str, int | None]:

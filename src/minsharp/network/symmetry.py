@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..text import printable
 from .forms import ANY, ONE, unique_pairs
 from .reader import Inputs, Network, read
 from .records import Graph, Operation
@@ -78,7 +79,7 @@ class Symmetries:
 
     def __repr__(self) -> str:
         lines = [f"Symmetries: {self.dimension} free numbers (scope {self.scope!r})"]
-        lines += [f"  pinned {name}: {reason}" for name, reason in self.pinned.items()]
+        lines += [f"  pinned {printable(name)}: {printable(reason)}" for name, reason in self.pinned.items()]
         return "\n".join(lines)
 
 
