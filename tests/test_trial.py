@@ -14,7 +14,7 @@ from minsharp.network.symmetry import Scope, group, tried_group
 from minsharp.network.walk import Walk
 
 
-def _network() -> nn.Module:
+def _network() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1),
@@ -67,10 +67,10 @@ def test_right_rules_keep_all_their_freedom(scope: Scope) -> None:
 
 def test_weights_of_zero_hide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = _network(), torch.randn(4, 2, 4, 4, dtype=torch.float64)
-    nn.init.zeros_(model[6].weight)  # type: ignore[arg-type]
+    nn.init.zeros_(model.get_parameter("6.weight"))
     monkeypatch.setitem(ops.TABLE, "relu", replace(ops.TABLE["relu"], channels=_free))
     scales = ms.symmetries(model, x, "neuron").random(1, spread=4)
-    nn.init.normal_(model[6].weight)  # type: ignore[arg-type]
+    nn.init.normal_(model.get_parameter("6.weight"))
     assert float((ms.rescale(model, scales)(x) - model(x)).detach().abs().max()) < 1e-12
 
 
