@@ -274,9 +274,9 @@ def avg_pool2d(operation: Operation, bound: Mapping[str, Any], wanted: frozenset
 
 def linear(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
     """Times the weight."""
-    if wanted != {"input"}:
-        return by_autograd(operation, bound, wanted)
     weight = bound["weight"]
+    if wanted != {"input"} or weight.dim() != 2:
+        return by_autograd(operation, bound, wanted)
     return operation.call(bound), lambda G: {"input": stacked(lambda b: b @ weight, G)}
 
 
