@@ -38,6 +38,8 @@ class Row:
     """What applies then; without it, nothing is known."""
     ignores: tuple[str, ...] = ()
     """Arguments of which only shape, type or device is used."""
+    compares: bool = False
+    """The result tells only which argument is larger: it stays if both are scaled alike."""
 
     def formula_of(self, operation: Operation) -> Formula:
         """The formula with the lists of this very call written out: ``sum(tensors)`` as ``tensors[0] + ...``."""
@@ -115,7 +117,7 @@ _cat = Row("sum(tensors)", pullback.concatenated, channels=channels.moved)
 _resize = Row("self + input", channels=channels.windows)
 _zeros = Row("0", channels=channels.zeros)
 _blank = Row("1", ignores=("self",))
-_compare = Row("step(self, other)")
+_compare = Row("step(self, other)", compares=True)
 
 TABLE: dict[str, Row] = {
     # weights meet inputs
@@ -327,7 +329,7 @@ TABLE: dict[str, Row] = {
     "le": _compare,
     "eq": _compare,
     "ne": _compare,
-    "sign": Row("step(self)"),
+    "sign": Row("step(self)", compares=True),
     "floor": Row("step(self)"),
     "round": Row("step(self)"),
     "argmax": Row("step(self)"),

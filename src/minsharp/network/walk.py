@@ -97,12 +97,14 @@ class Walk:
 
     def _results(self, operation: Operation) -> Sequence[Tensor]:
         """The scales of an operation's results, by the finest rule that fits it."""
-        doubt = self.distrust.get(operation, 0)
+        doubt, known = self.distrust.get(operation, 0), row(operation)
+        if known.compares and not doubt:
+            return self._compared(operation)
         if doubt > 1 or not any(
             map(self._floats, operation.outputs)
         ):  # whole numbers have no scale, nor what turns into them
             return self._pinned(operation)
-        rule = row(operation).channels
+        rule = known.channels
         if self.scope == "neuron" and rule is not None and not doubt and operation not in self._prelude:
             try:
                 made = rule(self, operation)
@@ -111,6 +113,15 @@ class Walk:
             except UnfitError:
                 pass
         return self.tied(operation)
+
+    def _compared(self, operation: Operation) -> list[Tensor]:
+        """What is compared has one scale, entry by entry; zero has any."""
+        scales = {slot: self.scale_of(name) for slot, name in operation.reads if self._floats(name)}
+        terms = [self._product(Product((slot,)), scales, operation) for slot in ("self", "other")]
+        present = [term for term in terms if term is not None]
+        for term in present[1:]:
+            self.forms.equate(present[0], term, operation.where)
+        return [self.one.expand(self.shape_of(name)) for name in operation.outputs]
 
     def _pinned(self, operation: Operation) -> list[Tensor]:
         """Nothing that goes in may be rescaled."""
