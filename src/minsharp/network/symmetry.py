@@ -21,7 +21,7 @@ from ..text import printable
 from .forms import ANY, ONE, unique_pairs
 from .reader import Inputs, Network, read
 from .records import Graph, Operation
-from .trial import State, Trial, in_double
+from .trial import State, Trial
 from .walk import Exponent, Walk
 from .walk import Scope as Scope
 
@@ -128,21 +128,29 @@ def tried_group(graph: Graph, state: Callable[[], State], scope: Scope, fixed: I
     """The group, tried on the network's own numbers; remembered, for a training loop asks for it every epoch."""
     known, key = _known.setdefault(graph, {}), (scope, frozenset(fixed))
     if key not in known:
-        known[key] = _tried(graph, in_double(state()), *key)
+        known[key] = _tried(graph, state(), *key)
     return known[key]
 
 
 def _tried(graph: Graph, state: State, scope: Scope, fixed: frozenset[str]) -> Symmetries:
     found, distrust = group(graph, scope, fixed), dict[Operation, int]()
-    while True:
-        failed = next((trial for seed in (0, 1) if not (trial := Trial(graph, found, state, seed)).holds()), None)
-        if failed is None:
-            return found
+    while (failed := _failed(graph, found, state)) is not None:
         culprit = failed.culprit(Walk(graph, fixed, scope, distrust))
         if culprit is None or distrust.get(culprit, 0) == 2:  # no rule to blame: then nothing may move
             return group(graph, scope, graph.parameters)
         distrust[culprit] = distrust.get(culprit, 0) + 1
         found = solved(Walk(graph, fixed, scope, distrust))
+    return found
+
+
+def _failed(graph: Graph, found: Symmetries, state: State) -> Trial | None:
+    """The trial in which the outputs move, if there is one."""
+    for own in (False, True):
+        trial = Trial(graph, found, state, own=own)
+        verdict = trial.verdict()
+        if verdict is not None:
+            return None if verdict else trial
+    return None
 
 
 def solved(walk: Walk) -> Symmetries:

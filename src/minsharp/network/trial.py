@@ -27,14 +27,11 @@ _SAMPLES = 2
 _TOLERANCE = 1e-9
 
 
-def in_double(state: State) -> dict[str, Any]:
-    """Floating point numbers as float64, everything on the CPU."""
-    values = {name: _double(value).cpu() for name, value in state.items() if isinstance(value, Tensor)}
-    return {**state, **values, DEVICE.name: torch.device("cpu")}
-
-
-def _double(tensor: Tensor) -> Tensor:
-    return tensor.detach().double() if tensor.dtype.is_floating_point else tensor.detach()
+def _double(value: Any) -> Any:
+    """Floating point numbers as float64, tensors on the CPU; anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach().cpu().double() if value.dtype.is_floating_point else value.detach().cpu()
 
 
 def run_in_double(operation: Operation, values: State) -> Any:
@@ -49,27 +46,25 @@ def run_in_double(operation: Operation, values: State) -> Any:
 
 
 class Trial:
-    """One element of a group, on random samples; from seed 1 on also on other weights, for zeros hide everything."""
+    """One element of a group, on random samples, with the network's own weights or, for zeros hide much, others."""
 
-    def __init__(self, graph: Graph, found: "Symmetries", state: State, seed: int):
-        generator = torch.Generator().manual_seed(seed)
+    def __init__(self, graph: Graph, found: "Symmetries", state: State, *, own: bool):
         self.graph = graph
-        self.z = _powers_of_two(found, generator)
-        plain = {name: state[name] for name in self.graph.parameters}
-        if seed:
-            plain = {name: _disturbed(value, generator) for name, value in plain.items()}
-        logs = found.log_scales(self.z)
-        moved = {name: value * torch.exp2((logs[name] / log(2)).round()) for name, value in plain.items()}
-        self.before, self.after = {**state, **plain}, {**state, **moved}
-        self.inputs = {value.name: _draw(value, generator) for value in self.graph.inputs}
+        self.state = state
+        self.own = own
+        self.generator = torch.Generator().manual_seed(0)
+        self.z = _powers_of_two(found, self.generator)
+        self.logs = found.log_scales(self.z)
+        self.inputs = {value.name: _draw(value, self.generator) for value in graph.inputs}
 
-    def holds(self) -> bool:
-        """Whether the outputs stay; a network that does not run on random numbers is not judged."""
+    def verdict(self) -> bool | None:
+        """Whether the outputs stay; none where the network does not run, or not to the end, on random numbers."""
         try:
             *_, (_, before, after) = self._both()
         except (RuntimeError, IndexError, ValueError, TypeError):
-            return True
-        return _equal(before[self.graph.output], after[self.graph.output])
+            return None
+        holds = _equal(before[self.graph.output], after[self.graph.output])
+        return None if holds and not bool(before[self.graph.output].isfinite().all()) else holds
 
     def culprit(self, walk: Walk) -> Operation | None:
         """The first operation whose result does not have the scales that the walk has promised."""
@@ -88,20 +83,33 @@ class Trial:
         return tensor if samples is None else samples.split(tensor, _SAMPLES)
 
     def _both(self) -> Iterator[tuple[Operation, dict[str, Any], dict[str, Any]]]:
-        """Both networks side by side, operation by operation; a value is dropped after its last use."""
+        """Both networks side by side, operation by operation; values live from their first use to their last."""
         last = {name: op for op in self.graph.operations for name in (*op.outputs, *(n for _, n in op.reads))}
         last.pop(self.graph.output, None)
         dead: dict[Operation, list[str]] = {}
         for name, operation in last.items():
             dead.setdefault(operation, []).append(name)
-        before, after = ({**values, **self.inputs} for values in (self.before, self.after))
+        before: dict[str, Any] = {**self.inputs, DEVICE.name: torch.device("cpu")}
+        after = dict(before)
         with torch.no_grad():
             for operation in self.graph.operations:
+                for _, name in operation.reads:
+                    if name not in before:
+                        before[name], after[name] = self._held(name)
                 for values in (before, after):
                     store(values, operation, run_in_double(operation, values))
                 yield operation, before, after
                 for name in dead.get(operation, ()):
                     del before[name], after[name]
+
+    def _held(self, name: str) -> tuple[Any, Any]:
+        """A parameter as it is and rescaled; a buffer or constant twice."""
+        value = _double(self.state[name])
+        if name not in self.logs:
+            return value, value
+        if not self.own:
+            value = _disturbed(value, self.generator)
+        return value, value * torch.exp2((self.logs[name] / log(2)).round())
 
 
 def _powers_of_two(found: "Symmetries", generator: torch.Generator) -> Tensor:
