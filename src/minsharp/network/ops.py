@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from ..curvature import contract, pullback
+from ..curvature import contract, pullback, smooth
 from ..curvature.contract import Contraction, Elementwise, Use
 from ..curvature.pullback import Pullback
 from . import channels
@@ -119,6 +119,13 @@ _zeros = Row("0", channels=channels.zeros)
 _blank = Row("1", ignores=("self",))
 _compare = Row("step(self, other)", compares=True)
 
+_SMOOTH = (
+    *("gelu", "silu", "tanh", "sigmoid", "softplus", "elu", "selu", "celu", "mish", "hardswish", "log_sigmoid"),
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "square", "reciprocal", "sin", "cos"),
+    *("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erf", "erfc", "logit", "sinc"),
+)
+"""Functions of each entry by itself, and not piecewise linear."""
+
 TABLE: dict[str, Row] = {
     # weights meet inputs
     "linear": Row(
@@ -158,12 +165,12 @@ TABLE: dict[str, Row] = {
     # norms
     "batch_norm": _batch_norm,
     "_native_batch_norm_legit_no_training": _batch_norm,
-    "layer_norm": Row("f(input)*weight + bias", contract=_LAST_NORM, channels=channels.norm(False)),
+    "layer_norm": Row("f(input)*weight + bias", smooth.layer_norm, _LAST_NORM, channels.norm(False)),
     "native_layer_norm": Row("f(input)*weight + bias", contract=_LAST_NORM, channels=channels.norm(False)),
     "rms_norm": Row(
-        "f(input)*weight", contract={"weight": Elementwise(contract.normalized)}, channels=channels.norm(False)
+        "f(input)*weight", smooth.rms_norm, {"weight": Elementwise(contract.normalized)}, channels.norm(False)
     ),
-    "group_norm": Row("f(input)*weight + bias", contract=_CHANNEL_NORM, channels=channels.norm(True)),
+    "group_norm": Row("f(input)*weight + bias", smooth.group_norm, _CHANNEL_NORM, channels.norm(True)),
     "instance_norm": Row("f(input)*weight + bias", contract=_CHANNEL_NORM, channels=channels.norm(True)),
     # activations: positively homogeneous
     "relu": Row("self", pullback.relu, channels=channels.entrywise),
@@ -175,16 +182,23 @@ TABLE: dict[str, Row] = {
     ),
     "abs": Row("self", pullback.elementwise(lambda bound, out: bound["self"].sign()), channels=channels.entrywise),
     # activations: piecewise linear; homogeneous only where the corners are at zero
-    "relu6": Row("self + 1", channels=channels.entrywise),
-    "hardtanh": Row("self + min_val + max_val", channels=channels.entrywise),
-    "clip": Row("self + min + max", channels=channels.entrywise),
-    "clamp": Row("self + min + max", channels=channels.entrywise),
-    "clamp_min": Row("self + min", channels=channels.entrywise),
-    "clamp_max": Row("self + max", channels=channels.entrywise),
-    "hardsigmoid": Row("self + 1", channels=channels.entrywise),
-    "hardshrink": Row("self + lambd", channels=channels.entrywise),
-    "softshrink": Row("self + lambd", channels=channels.entrywise),
-    "threshold": Row("self + threshold + value", channels=channels.entrywise),
+    "relu6": Row("self + 1", smooth.entrywise, channels=channels.entrywise),
+    "hardtanh": Row("self + min_val + max_val", smooth.entrywise, channels=channels.entrywise),
+    "clip": Row("self + min + max", smooth.entrywise, channels=channels.entrywise),
+    "clamp": Row("self + min + max", smooth.entrywise, channels=channels.entrywise),
+    "clamp_min": Row("self + min", smooth.entrywise, channels=channels.entrywise),
+    "clamp_max": Row("self + max", smooth.entrywise, channels=channels.entrywise),
+    "hardsigmoid": Row("self + 1", smooth.entrywise, channels=channels.entrywise),
+    "hardshrink": Row("self + lambd", smooth.entrywise, channels=channels.entrywise),
+    "softshrink": Row("self + lambd", smooth.entrywise, channels=channels.entrywise),
+    "threshold": Row("self + threshold + value", smooth.entrywise, channels=channels.entrywise),
+    # activations: smooth
+    **dict.fromkeys(_SMOOTH, Row("f(self)", smooth.entrywise)),
+    "pow": Row("f(self, exponent)", smooth.entrywise),
+    "softmax": Row("f(self)", smooth.softmax),
+    "_softmax": Row("f(self)", smooth.softmax),
+    "log_softmax": Row("f(self)", smooth.log_softmax),
+    "_log_softmax": Row("f(self)", smooth.log_softmax),
     # pools
     "max_pool1d": _max_pool,
     "max_pool1d_with_indices": _max_pool,
