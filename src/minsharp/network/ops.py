@@ -325,7 +325,7 @@ TABLE: dict[str, Row] = {
     "div": _divide,
     "true_divide": _divide,
     "divide": _divide,
-    "scaled_dot_product_attention": Row("f(query*key, attn_mask)*value", channels=channels.attention),
+    "scaled_dot_product_attention": Row("f(query*key, attn_mask)*value", smooth.attention, channels=channels.attention),
     # nothing
     "zeros": _zeros,
     "zeros_like": _zeros,
