@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import minsharp as ms
 from minsharp.curvature import engine
 from minsharp.curvature.plan import Plan
-from minsharp.curvature.rewrite import rewritten
+from minsharp.operations.pooled_convolution import rewritten
 
 from . import oracles
 

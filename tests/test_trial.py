@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
-from minsharp.network import ops
-from minsharp.network.records import Operation
+from minsharp import operations as ops
+from minsharp.graph.records import Operation
 from minsharp.network.symmetry import Scope, group, tried_group
-from minsharp.network.walk import Walk
+from minsharp.rules.channels import Walk
 
 
 def _network() -> nn.Sequential:

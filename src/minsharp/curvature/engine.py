@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, NonFiniteError
-from ..network.ops import row
+from ..graph.records import DEVICE, store
 from ..network.reader import Network, first_non_finite, is_finite
-from ..network.records import DEVICE, store
-from .contract import Use, square_sum, squares_of_rows, wide, widest
+from ..operations import row
+from ..rules.contraction import Use, square_sum, squares_of_rows, wide, widest
+from ..rules.pullback import Pull
 from .losses import Loss
 from .plan import Site, Step, fast_plan
-from .pullback import Pull
 from .stream import Batch, chunks
 
 What = Literal["trace", "diagonal"]

@@ -6,8 +6,8 @@ from fnmatch import fnmatchcase
 from torch import Tensor, nn
 
 from ..errors import InputError, LossError, NotExactError
+from ..graph.records import Graph
 from ..network.reader import Network, read
-from ..network.records import Graph
 from ..progress import bar
 from .engine import CurvatureSum, Engine, What
 from .losses import Centred, Criterion, as_loss

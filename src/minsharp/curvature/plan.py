@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from ..errors import ReadError
-from ..network.ops import row
-from ..network.records import Graph, Operation, Samples, Value, base, dependence, split
-from .contract import Contraction, PerSampleVJP
-from .rewrite import rewritten
+from ..graph.records import Graph, Operation, Samples, Value, base, dependence, split
+from ..operations import row
+from ..operations.pooled_convolution import rewritten
+from ..rules.contraction import Contraction, PerSampleVJP
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from torch import Tensor
 
 from ..errors import InputError
-from ..network.records import Graph
+from ..graph.records import Graph
 from ..text import printable
 from .engine import CurvatureSum
 

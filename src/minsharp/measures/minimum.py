@@ -24,8 +24,8 @@ from ..curvature.losses import Criterion
 from ..curvature.results import MATRICES, Diagonal, Kind, Trace
 from ..curvature.stream import Data
 from ..errors import InputError
+from ..graph.records import Graph
 from ..network.reader import Network
-from ..network.records import Graph
 from ..network.rescale import rescale
 from ..network.symmetry import Scales, Scope, Symmetries, group
 from ..text import printable

@@ -7,7 +7,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..curvature.contract import Contraction, PerSampleVJP
 from ..curvature.estimators import tsuzuku_arxiv_diagonal, tsuzuku_icml_diagonal
 from ..curvature.hessian import Pattern, hessian_diagonal
 from ..curvature.losses import Criterion
@@ -15,8 +14,9 @@ from ..curvature.plan import Plan
 from ..curvature.results import Diagonal, Kind
 from ..curvature.stream import Data, batches, first_of, held
 from ..errors import InputError
+from ..graph.records import DEVICE, Graph, Operation, store
 from ..network.reader import Network, read
-from ..network.records import DEVICE, Graph, Operation, store
+from ..rules.contraction import Contraction, PerSampleVJP
 from ..text import printable
 from .minimum import graph_of
 

@@ -7,9 +7,9 @@ of P on the diagonal of the Hessian is that of the Gauss-Newton matrix, J_P^T (d
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .formula import Product
-from .ops import row
-from .records import Graph, Operation
+from ..graph.formula import Product
+from ..graph.records import Graph, Operation
+from ..operations import row
 
 
 @dataclass(frozen=True)

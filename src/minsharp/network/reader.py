@@ -26,9 +26,9 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from ..errors import InputError, MinsharpError, NonFiniteError, ReadError
+from ..graph.records import DEVICE, Graph, Operation, Ref, Samples, Value, store
 from ..text import printable
 from .linearity import Exactness, exactness
-from .records import DEVICE, Graph, Operation, Ref, Samples, Value, store
 
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 

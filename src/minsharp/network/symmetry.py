@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..graph.forms import ANY, ONE, unique_pairs
+from ..graph.records import Graph, Operation
 from ..text import printable
-from .forms import ANY, ONE, unique_pairs
 from .reader import Inputs, Network, read
-from .records import Graph, Operation
 from .trial import State, Trial
 from .walk import Exponent, Walk
 from .walk import Scope as Scope

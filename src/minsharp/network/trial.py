@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .records import DEVICE, Graph, Operation, Value, store
+from ..graph.records import DEVICE, Graph, Operation, Value, store
 from .walk import Walk
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ..curvature.plan import Plan
-from .channels import UnfitError
-from .forms import ANY, ONE, Forms
-from .formula import Product
-from .ops import row
-from .records import DEVICE, Graph, Operation, base, store
+from ..graph.forms import ANY, ONE, Forms
+from ..graph.formula import Product
+from ..graph.records import DEVICE, Graph, Operation, base, store
+from ..operations import row
+from ..rules.channels import UnfitError
 
 Scope = Literal["layer", "neuron"]
 

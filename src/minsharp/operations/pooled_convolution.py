@@ -1,4 +1,4 @@
-"""The graph as the engine runs it: the same function and, but for ties that rounding makes, the same gradients."""
+"""A convolution before a max pool as the engine runs it: its positions sorted by their place in the pool's windows."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,8 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..network.records import Graph, Operation, Ref, Samples, Value, dependence
-from .contract import Geometry
+from ..graph.records import Graph, Operation, Ref, Samples, Value, dependence
+from ..rules.contraction import Elementwise, Use
+from ..rules.pullback import Pull
+from ..rules.row import Row
+from .convolution import Convolution
+from .elementwise import pull_sum
+from .windows import Geometry
 
 MOST_PLACES = 16
 """In a window: each costs a convolution of its own, and from about 30 on that is slower than a scatter."""
@@ -127,3 +132,33 @@ def max_over_places(x: Tensor) -> Tensor:
 def add_to_channels(x: Tensor, bias: Tensor) -> Tensor:
     """A number per channel."""
     return x + bias.view(-1, *[1] * (x.dim() - 2))
+
+
+class ConvolutionByPlace(Convolution):
+    """A convolution whose positions are sorted by their place in the windows of a pool: see `rewrite`."""
+
+    def inputs(self, use: Use) -> Tensor:
+        """The windows, in that order."""
+        return Geometry.of(use.bound).windows_by_place(use.bound["window"], use.bound["input"])
+
+    def _through_pixels(self, use: Use) -> bool:
+        """Their order is not that of the pixels."""
+        return False
+
+
+def _pull_max(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """The largest along axis 2; back to the first that is as large, as a max pool does."""
+    x = bound["self"]
+    out = operation.call(bound)
+    first = x.clone().eq_(out.unsqueeze(2))  # in numbers: faster than in booleans
+    free = 1 - first[:, :, 0]
+    for place in first.unbind(2)[1:]:
+        free -= place.mul_(free)
+    return out, lambda G: {"self": G.unsqueeze(3) * first}
+
+
+ROWS: dict[str, Row] = {
+    "conv_by_place": Row("input*weight", contract={"weight": ConvolutionByPlace()}),
+    "max_over_places": Row("self", _pull_max),
+    "add_to_channels": Row("self + other", pull_sum, {"other": Elementwise(channel=True)}),
+}
