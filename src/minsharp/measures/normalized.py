@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from ..curvature.estimators import tsuzuku_arxiv_diagonal, tsuzuku_icml_diagonal
 from ..curvature.hessian import Pattern, hessian_diagonal
 from ..curvature.losses import Criterion
-from ..curvature.plan import Plan
 from ..curvature.results import Diagonal, Kind
+from ..curvature.schedule import Schedule
 from ..curvature.stream import Data, batches, first_of, held
 from ..errors import InputError
 from ..graph.records import DEVICE, Graph, Operation, store
@@ -159,7 +159,7 @@ def as_matrices(graph: Graph, parameter: str) -> Callable[[Tensor], Tensor] | No
     """
     if len(graph.values[parameter].shape) < 2:
         return None
-    steps = Plan(graph, (parameter,))
+    steps = Schedule(graph, (parameter,))
     operation, leaf, contraction = _first_use(steps, parameter)
     if leaf != parameter and not steps.paths[parameter].direct:  # made into something else first: as it stands
         leaf, contraction = parameter, PerSampleVJP()
@@ -178,7 +178,7 @@ def as_matrices(graph: Graph, parameter: str) -> Callable[[Tensor], Tensor] | No
     return arranged
 
 
-def _first_use(steps: Plan, parameter: str) -> tuple[Operation, str, Contraction]:
+def _first_use(steps: Schedule, parameter: str) -> tuple[Operation, str, Contraction]:
     for step in steps.steps:
         for site in step.sites:
             if site.leaf in steps.paths[parameter].leaves:

@@ -8,12 +8,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..curvature.plan import Plan
 from ..graph.forms import ANY, ONE, Forms
 from ..graph.formula import Product
 from ..graph.records import DEVICE, Graph, Operation, base, store
 from ..operations import row
 from ..rules.channels import UnfitError
+from .structure import Structure
 
 Scope = Literal["layer", "neuron"]
 
@@ -32,8 +32,8 @@ class Walk:
     def __init__(
         self, graph: Graph, fixed: frozenset[str], scope: Scope, distrust: Mapping[Operation, int] | None = None
     ):
-        plan = Plan(graph, graph.parameters)
-        self.graph = plan.graph
+        structure = Structure(graph, graph.parameters)
+        self.graph = graph
         self.forms = Forms()
         self.one = torch.tensor(ONE)
         self.fixed = fixed
@@ -42,15 +42,14 @@ class Walk:
         """Operations whose rule by entries (1), or every rule (2), is not to be used."""
         self.exponents: dict[str, Exponent] = {}
         self.reasons: dict[str, str] = {}
-        self._plan = plan
-        self._prelude = frozenset(plan.prelude)
-        self._owners = {path.leaves[0]: name for name, path in plan.paths.items() if path.direct}
+        self._prelude = dict.fromkeys(structure.prelude)  # in order
+        self._owners = {path.leaves[0]: name for name, path in structure.paths.items() if path.direct}
         self._scales: dict[str, Tensor] = {}
         self._numbers: dict[str, Any] = {DEVICE.name: torch.device("cpu")}
         for value in self.graph.values.values():
             if value.kind in ("input", "buffer", "constant"):
                 self._scales[value.name] = self.one.expand(self._shape(value.name))
-        for operation in (*plan.prelude, *(step.operation for step in plan.steps)):
+        for operation in (*structure.prelude, *structure.operations):
             self._pass(operation)
         self.fix_because(self._scales[self.graph.output], "the outputs have to stay as they are")
         for name in graph.parameters:
@@ -170,7 +169,7 @@ class Walk:
         """Numbers shaped like a leaf, put back in the arrangement of the parameter that it was made of."""
         source, target = self.graph.values[parameter].shape, self.graph.values[leaf].shape
         values: dict[str, Any] = {parameter: torch.arange(self.graph.values[parameter].numel).view(source)}
-        for operation in self._plan.prelude:
+        for operation in self._prelude:
             if any(name in values for _, name in operation.reads):
                 store(values, operation, operation.call(operation.bind(self._numbers | values)))
         result = torch.empty(self.graph.values[parameter].numel, dtype=torch.int64)
