@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..frozen import Frozen
+
 
 @dataclass(frozen=True, repr=False)
-class Score:
+class Score(Frozen):
     """The value of a measure, the standard error where it is an estimate, and what else is worth knowing of it."""
 
     measure: str

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..curvature.plan import Plan
 from ..errors import InputError
+from ..frozen import Frozen
 from .forms import ANY, ONE, Forms, unique_pairs
 from .formula import Product
 from .ops import row
@@ -215,7 +216,7 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class Symmetries:
+class Symmetries(Frozen):
     """The group of function-preserving rescalings of a network.
 
     ``dimension`` numbers that may be chosen freely; ``pinned`` names the parameters that cannot be rescaled, and why.
