@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..frozen import Frozen
 from ..text import printable
 from .forms import ANY, ONE, unique_pairs
 from .reader import Inputs, Network, read
@@ -45,7 +46,7 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class Symmetries:
+class Symmetries(Frozen):
     """The group of function-preserving rescalings of a network.
 
     ``dimension`` numbers that may be chosen freely; ``pinned`` names the parameters that cannot be rescaled, and why.
