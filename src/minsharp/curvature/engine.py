@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, NonFiniteError
+from ..frozen import Frozen
 from ..graph.records import DEVICE, store
 from ..network.reader import Network, first_non_finite, is_finite
 from ..operations import row
@@ -32,7 +33,7 @@ ACCELERATOR_WORKING_SET = 1 << 30
 
 
 @dataclass(frozen=True)
-class CurvatureSum:
+class CurvatureSum(Frozen):
     """Sums over samples, not yet divided: those of two halves of the data add up to that of the whole.
 
     ``energy`` is the sum of the squared norms of the centred outputs, for ``curvature="jacobian"``.
@@ -44,7 +45,7 @@ class CurvatureSum:
     energy: float = 0.0
 
     def __add__(self, other: "CurvatureSum") -> "CurvatureSum":
-        sums = {name: value + other.sums[name] for name, value in self.sums.items()}
+        sums = {name: value + other.sums[name].to(value.device) for name, value in self.sums.items()}
         return CurvatureSum(sums, self.weight + other.weight, self.samples + other.samples, self.energy + other.energy)
 
 

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from ..curvature.estimators import tsuzuku_arxiv_diagonal, tsuzuku_icml_diagonal
-from ..curvature.hessian import Pattern, hessian_diagonal
+from ..curvature.hessian import hessian_diagonal
 from ..curvature.losses import Criterion
 from ..curvature.results import Diagonal, Kind
 from ..curvature.schedule import Schedule
 from ..curvature.stream import Data, batches, first_of, held
 from ..errors import InputError
+from ..frozen import Frozen
 from ..graph.records import DEVICE, Graph, Operation, store
+from ..network.model import Pattern, unwrapped
 from ..network.reader import Network, read
 from ..rules.contraction import Contraction, PerSampleVJP
 from ..text import printable
@@ -25,7 +27,7 @@ Approximation = Literal["exact", "arxiv", "icml"]
 
 
 @dataclass(frozen=True, repr=False)
-class NormalizedSharpness:
+class NormalizedSharpness(Frozen):
     """The sum over layers, and each layer's part, with a certified lower bound on the sum."""
 
     value: float
@@ -94,8 +96,8 @@ def normalized_sharpness(
         network = read(model, first_of(batches(data))[0].inputs)
         measured = _diagonal(network, data, loss, diagonal, curvature, parameters, memory, progress)
         graph = network.graph
-    module = model.module if isinstance(model, Network) else model
-    weights = {name: parameter.detach() for name, parameter in module.named_parameters(remove_duplicate=False)}
+    held_here = unwrapped(model).named_parameters(remove_duplicate=False)
+    weights = {name: parameter.detach() for name, parameter in held_here}
     results = {}
     for name, H in measured.by_parameter.items():
         matrices = as_matrices(graph, name)

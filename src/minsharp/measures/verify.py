@@ -12,6 +12,7 @@ from ..curvature.losses import Criterion
 from ..curvature.objective import Objective
 from ..curvature.stream import Batch, Data, batches
 from ..errors import InputError
+from ..network.model import unwrapped
 from ..network.reader import Network, call_form, eval_mode
 from ..network.rescale import rescale
 from ..text import printable
@@ -87,7 +88,7 @@ def verify(
     """
     if isinstance(data, Iterator):
         raise InputError("verify reads the data several times: pass a tensor, a pair, a list or a DataLoader")
-    module = model.module if isinstance(model, Network) else model
+    module = unwrapped(model)
     objective = Objective(module, data, loss, list(result.by_parameter), need_targets=False)
     if objective.samples != result.samples:
         raise InputError(f"the result was measured on {result.samples} samples, this data has {objective.samples}")

@@ -1,7 +1,11 @@
-"""Which module is meant: wrappers that only run another module are taken off, and what cannot be measured is named."""
+"""Which module is meant, and which of its parameters.
+
+Wrappers that only run another module are taken off, and what cannot be measured is named.
+"""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any
 
@@ -10,6 +14,8 @@ from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel
 
 from ..errors import InputError
+
+Pattern = str | Sequence[str] | None
 
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, AveragedModel)
 _SHARDS = "FullyShardedDataParallel"
@@ -123,3 +129,22 @@ def _expected(given: object) -> str:
     if callable(given):
         return f"{text}the function {getattr(given, '__qualname__', type(given).__name__)}: pass the module itself"
     return text + describe(given)
+
+
+def counted(used: Mapping[str, Tensor], pattern: Pattern) -> list[str]:
+    """The parameters that count: of those that forward uses, all that match, or all that require a gradient."""
+    if not used:
+        raise InputError("the model's forward pass uses no parameters")
+    if pattern is None:
+        chosen = [name for name, parameter in used.items() if parameter.requires_grad]
+        if not chosen:
+            raise InputError('no parameter requires a gradient. To measure frozen ones, ask for them: parameters="*"')
+        return chosen
+    patterns = [pattern] if isinstance(pattern, str) else list(pattern) if isinstance(pattern, Sequence) else [None]
+    if not all(isinstance(p, str) for p in patterns):
+        raise InputError(f"parameters={pattern!r}: expected a pattern such as 'encoder.*', or a list of patterns")
+    found = {p: {p} if p in used else {name for name in used if fnmatchcase(name, p)} for p in patterns}
+    idle = [p for p, names in found.items() if not names]
+    if idle or not patterns:
+        raise InputError(f"parameters={pattern!r}: nothing matches {idle or 'it'}. The parameters are {list(used)}")
+    return [name for name in used if any(name in names for names in found.values())]

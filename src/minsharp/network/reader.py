@@ -29,6 +29,7 @@ from ..errors import InputError, MinsharpError, NonFiniteError, ReadError
 from ..graph.records import DEVICE, Graph, Operation, Ref, Samples, Value, store
 from ..text import printable
 from .linearity import Exactness, exactness
+from .model import unwrapped
 
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
@@ -50,6 +51,14 @@ class Network:
     constants: Mapping[str, Tensor]
     ties: Mapping[str, str]
     """Other names of parameters and buffers that go into the graph, and the names they have there."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The structure as an example of it: a TreeSpec does not pickle without warnings."""
+        leaves = list(range(self.structure.num_leaves))
+        return {**self.__dict__, "structure": pytree.tree_unflatten(leaves, self.structure)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({**state, "structure": pytree.tree_structure(state["structure"])})
 
     @cached_property
     def exactness(self) -> dict[str, Exactness]:
@@ -214,9 +223,7 @@ def read(model: nn.Module | Network, example: Inputs) -> Network:
     """
     if isinstance(model, Network):
         return model
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
-    if not isinstance(model, nn.Module):
-        raise InputError(f"expected a torch.nn.Module, or a Network from minsharp.read, got {describe(model)}")
+    model = unwrapped(model)
     args, kwargs = call_form(model, example)
     args, kwargs = pytree.tree_map_only(Tensor, _two_samples, (args, kwargs))
     parameter = next(model.parameters(), None)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..frozen import Frozen
 from ..graph.forms import ANY, ONE, unique_pairs
 from ..graph.records import Graph, Operation
 from ..text import printable
@@ -45,7 +46,7 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class Symmetries:
+class Symmetries(Frozen):
     """The group of function-preserving rescalings of a network.
 
     ``dimension`` numbers that may be chosen freely; ``pinned`` names the parameters that cannot be rescaled, and why.

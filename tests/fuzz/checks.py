@@ -1,0 +1,421 @@
+"""Every claim of the package about one case, against dense autograd."""
+
+import copy
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+import minsharp as ms
+
+from . import dense
+from .cases import Case, case
+from .dense import Dense
+
+Scope = Literal["layer", "neuron"]
+SCOPES: tuple[Scope, ...] = ("layer", "neuron")
+
+
+@dataclass
+class Outcome:
+    """What came of a case."""
+
+    seed: int
+    skipped: str = ""
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    refusals: list[tuple[str, str]] = field(default_factory=list)
+    operations: list[str] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    parameters: int = 0
+    exact: int = 0
+    dimensions: dict[str, int] = field(default_factory=dict)
+    forbidden: bool = False
+    seconds: float = 0.0
+    checks: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class _Refused(Exception):  # noqa: N818
+    """A call was refused, with a MinsharpError: what follows from it cannot be checked."""
+
+
+class Examiner:
+    """One case with all that is known of it."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.outcome = Outcome(case.seed, pieces=[s.piece for s in case.program.steps], forbidden=case.forbidden)
+        self.tolerance = 1e-3 if case.low else 1e-8
+        self.given = case.program.model()
+        inner = getattr(self.given, "_orig_mod", self.given)
+        self.inner = inner.module if isinstance(inner, nn.DataParallel) else inner
+        self.prefix = ""
+        self.inputs = case.inputs()
+        self.total = 0.0
+
+    # the truth
+
+    def twin(self, model: nn.Module | None = None) -> nn.Module:
+        """A copy in eval mode, to differentiate."""
+        model = self.inner if model is None else model
+        model = getattr(model, "_orig_mod", model)
+        model = model.module if isinstance(model, nn.DataParallel) else model
+        return copy.deepcopy(model).eval()
+
+    def outputs(self, model: nn.Module, inputs: Any) -> Tensor:
+        with torch.no_grad():
+            return self.case.call(self.twin(model), inputs)
+
+    def truth(self, model: nn.Module | None = None, criterion: Any = None) -> Dense:
+        twin = self.twin(model)
+        criterion = criterion or self.case.loss.criterion
+        return dense.dense(lambda: self.case.call(twin, self.inputs), dense.trainable(twin), criterion, self.targets)
+
+    def sharpness(self, model: nn.Module) -> float:
+        """The trace of the Gauss-Newton matrix of another network, by autograd."""
+        found = self.truth(model)
+        return float(sum(found.diagonal(n, J.shape[1:]).sum() for n, J in found.jacobians.items()))
+
+    # bookkeeping
+
+    def fail(self, check: str, detail: str) -> None:
+        self.outcome.failures.append((check, detail))
+
+    def expect(self, holds: bool, check: str, detail: str) -> None:
+        self.outcome.checks += 1
+        if not holds:
+            self.fail(check, detail)
+
+    def call(self, name: str, function: Callable[[], Any]) -> Any:
+        """A call of the package: its result; only MinsharpErrors may leave it."""
+        try:
+            return function()
+        except ms.MinsharpError as error:
+            self.outcome.refusals.append((name, f"{type(error).__name__}: {error}"))
+            raise _Refused from None
+        except Exception as error:
+            frames = [f for f in traceback.extract_tb(error.__traceback__) if "minsharp" in f.filename]
+            at = f"{frames[-1].filename.rpartition('minsharp/')[2]}:{frames[-1].lineno}" if frames else ""
+            self.fail(f"raw exception in {name}", f"{type(error).__name__} at {at}: {str(error)[:300]}")
+            raise _Refused from None
+
+    # the whole
+
+    def run(self) -> Outcome:
+        start = time.perf_counter()
+        try:
+            if self._ready():
+                self._examine()
+        except _Refused:
+            pass
+        self.outcome.seconds = time.perf_counter() - start
+        return self.outcome
+
+    def _ready(self) -> bool:
+        """Whether the network runs, forth and back, and is tame."""
+        try:
+            twin = self.twin()
+            outputs = self.case.call(twin, self.inputs)
+            self.targets = self.case.targets(outputs)
+            self.loss = float(self.case.loss.criterion(outputs, self.targets))
+            self.dense = self.truth()
+        except Exception as error:
+            self.outcome.skipped = f"does not run: {type(error).__name__}: {str(error)[:200]}"
+            return False
+        parts = [self.dense.outputs, *self.dense.jacobians.values(), self.dense.hessian]
+        if not all(bool(torch.isfinite(p).all()) for p in parts):
+            self.outcome.skipped = "not finite"
+        elif max(float(p.abs().max()) for p in parts if p.numel()) > 1e5:
+            self.outcome.skipped = "too large"
+        shapes = {n: p.shape for n, p in twin.named_parameters()}
+        self.diagonals = {n: self.dense.diagonal(n, shapes[n]) for n in self.dense.jacobians}
+        self.total = float(sum(d.sum() for d in self.diagonals.values()))
+        largest = max([float(J.square().sum(0).max()) for J in self.dense.jacobians.values() if J.numel()], default=0.0)
+        self.noise = 1e-15 * largest + 1e-25  # what rounding alone leaves of curvature that cancels
+        return not self.outcome.skipped
+
+    def _examine(self) -> None:
+        data = self.inputs if self.case.bare else (self.inputs, self.targets)
+        self.data: Any = (data, None) if isinstance(data, tuple) and self.case.bare else data
+        torch.manual_seed(self.case.seed)
+        for i, module in enumerate(self.given.modules()):
+            module.training = (self.case.seed + i) % 3 > 0
+        before = _snapshot(self.given)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._claims()
+        finally:
+            after = _snapshot(self.given)
+            for name in before:
+                self.expect(_same(before[name], after[name]), "untouched", f"{name} changed")
+
+    def _claims(self) -> None:
+        self.net = self.call("read", lambda: ms.read(self.given, self.inputs))
+        self.model = self.given if self.case.program.wrapper or self.case.seed % 10 == 0 else self.net
+        self.outcome.operations = sorted({op.name for op in self.net.graph.operations})
+        for check in (self._curvature, self._exactness, *(lambda s=s: self._scope(s) for s in SCOPES)):
+            try:
+                check()
+            except _Refused:
+                continue
+
+    # trace and diagonal
+
+    def _measured(self, name: str, function: Any, **options: Any) -> Any:
+        data = options.pop("data", self.data)
+        return self.call(name, lambda: function(self.model, data, self.case.loss.criterion, **options))
+
+    def _curvature(self) -> None:
+        diagonal = self._measured("hessian_diagonal", ms.hessian_diagonal, curvature="ggn")
+        self.diagonal = diagonal
+        self._compare("diagonal", diagonal.by_parameter)
+        self._compare(
+            "diagonal, memory=1",
+            self._measured("diagonal", ms.hessian_diagonal, curvature="ggn", memory=1).by_parameter,
+        )
+        for memory in (None, 1):
+            trace = self._measured("hessian_trace", ms.hessian_trace, curvature="ggn", memory=memory)
+            self._compare(f"trace, memory={memory}", trace.by_parameter)
+            self.expect(trace.samples == self.case.samples, "samples", f"{trace.samples}")
+        if self.case.samples > 1 and not self.case.bare:
+            self._compare(
+                "trace, other order",
+                self._measured("trace", ms.hessian_trace, curvature="ggn", data=self._turned()).by_parameter,
+            )
+            self._compare(
+                "trace, two batches",
+                self._measured("trace", ms.hessian_trace, curvature="ggn", data=self._parts()).by_parameter,
+            )
+        if self.case.seed % 4 == 0:
+            jacobian = self._measured("jacobian", ms.hessian_diagonal, curvature="jacobian")
+            found = self.truth(criterion=dense.centred)
+            true = {n: found.diagonal(n, self.diagonals[n].shape) for n in found.jacobians}
+            self._compare("jacobian", jacobian.by_parameter, true)
+
+    def _rows(self, rows: Tensor) -> Any:
+        def some(inputs: Any) -> Any:
+            if isinstance(inputs, Tensor):
+                return inputs[rows]
+            return (
+                {k: v[rows] for k, v in inputs.items()} if isinstance(inputs, dict) else tuple(v[rows] for v in inputs)
+            )
+
+        return some(self.inputs), self.targets[rows]
+
+    def _turned(self) -> Any:
+        return self._rows(torch.arange(self.case.samples).flip(0))
+
+    def _parts(self) -> Any:
+        order = torch.arange(self.case.samples)
+        return [self._rows(order[:1]), self._rows(order[1:])]
+
+    def _compare(self, check: str, found: Any, true: dict[str, Tensor] | None = None) -> None:
+        """Each parameter's numbers, relative to its largest; what is not listed has none."""
+        true = self.diagonals if true is None else true
+        total = float(sum(d.sum() for d in true.values()))
+        for name, expected in true.items():
+            if name not in found:
+                self.expect(
+                    not bool(expected.any()),
+                    f"{check}: not listed",
+                    f"{name} has curvature {float(expected.sum()):.3g}",
+                )
+                continue
+            got = found[name]
+            value = torch.as_tensor(got, dtype=torch.float64)
+            goal = expected if isinstance(got, Tensor) else expected.sum()
+            size = max(float(goal.abs().max()) if goal.numel() else 0.0, 1e-6 * total, self.noise / self.tolerance)
+            if isinstance(got, Tensor) and got.shape != expected.shape:
+                self.fail(check, f"{name} has shape {tuple(got.shape)}, not {tuple(expected.shape)}")
+                continue
+            error = float((value - goal).abs().max()) / size if goal.numel() else 0.0
+            self.expect(
+                error <= self.tolerance,
+                check,
+                f"{name} is off by {error:.2g}, relative ({_brief(value)} for {_brief(goal)})",
+            )
+        extra = sorted(set(found) - set(true))
+        self.expect(not extra, f"{check}: listed", f"{extra} need no gradient")
+
+    # exactness
+
+    def _exactness(self) -> None:
+        claimed = {name: bool(e) for name, e in self.net.exactness.items()}
+        self.outcome.parameters, self.outcome.exact = len(claimed), sum(claimed.values())
+        exact = [name for name in self.diagonals if claimed.get(name)]
+        self._hessian_blocks(exact)
+        measured = [name for name in self.diagonals if name in claimed]
+        if measured and len(exact) == len(measured):
+            trace = self._measured("hessian_trace(curvature='hessian')", ms.hessian_trace)
+            self._compare("hessian trace", trace.by_parameter)
+
+    def _hessian_blocks(self, exact: list[str]) -> None:
+        """Each exact parameter's block of the Hessian times a random vector is that of the Gauss-Newton matrix."""
+        twin = self.twin()
+        parameters = dense.trainable(twin)
+        generator = torch.Generator().manual_seed(self.case.seed)
+        vectors = {n: torch.randn(parameters[n].shape, generator=generator, dtype=torch.float64) for n in exact}
+        if not exact:
+            return
+        try:
+            loss = self.case.loss.criterion(self.case.call(twin, self.inputs), self.targets)
+            if not loss.requires_grad:
+                return
+            products = dense.hessian_times(loss, parameters, vectors)
+        except RuntimeError:  # no second derivative in torch
+            return
+        for name in exact:
+            goal, scale = self.dense.times(name, vectors[name]), self.total + 1e-20
+            error = float((products[name] - goal).abs().max()) / scale if goal.numel() else 0.0
+            self.expect(
+                error <= max(self.tolerance, 1e-7),
+                "exactness",
+                f"{name} is called exact, its Hessian block is off by {error:.2g}",
+            )
+
+    # groups, minimum, flattest
+
+    def _scope(self, scope: Scope) -> None:
+        group = self.call(f"symmetries({scope})", lambda: ms.symmetries(self.model, self.inputs, scope))
+        self.outcome.dimensions[scope] = group.dimension
+        for scales in (group.random(0, spread=4), group.random(1, spread=4)):
+            other = self.call("rescale", partial(ms.rescale, self.model, scales))
+            self._kept(f"group, {scope}", other)
+            frozen = [n for n in scales if n not in self.diagonals]
+            self.expect(not frozen, f"group, {scope}: frozen", f"{frozen}")
+        if hasattr(self, "diagonal") and not self.outcome.failures:
+            self._minimum(scope)
+
+    def _kept(self, check: str, other: nn.Module, tolerance: float = 1.0) -> None:
+        """The outputs of another network are the same, on the data and on fresh inputs."""
+        for draw in (0, 1, 2):
+            inputs = self.case.inputs(draw, n=self.case.samples if draw == 0 else 4)
+            old, new = self.outputs(self.inner, inputs), self.outputs(other, inputs)
+            size = float(old.abs().max()) if bool(torch.isfinite(old).all()) else 0.0
+            if not 0 < size < 1e6:
+                continue
+            error = float((new - old).abs().max()) / size
+            self.expect(
+                error <= self.tolerance * tolerance, check, f"outputs move by {error:.2g}, relative (draw {draw})"
+            )
+
+    def _minimum(self, scope: Scope) -> None:
+        result = self.call("minimum_sharpness", lambda: ms.minimum_sharpness(self.model, self.diagonal, scope=scope))
+        total, value, bound = self.total, result.value, result.lower_bound
+        slack = 1e-9 * total + 1e-20 if not self.case.low else 1e-3 * total
+        self.expect(value <= total + slack, f"minimum, {scope}", f"{value:.9g} is more than the trace {total:.9g}")
+        self.expect(bound <= value, f"minimum, {scope}", f"lower bound {bound:.9g} above {value:.9g}")
+        self.expect(
+            abs(sum(result.by_parameter.values()) - value) <= 1e-7 * value + slack,
+            f"minimum, {scope}: parts",
+            f"{sum(result.by_parameter.values()):.9g} for {value:.9g}",
+        )
+        least = self._least_of_some(result)
+        self.expect(
+            least >= bound - slack,
+            f"minimum, {scope}: bound",
+            f"an element of the group has {least:.9g}, the bound is {bound:.9g}",
+        )
+        flat = self.call("flattest", lambda: ms.flattest(self.model, self.diagonal, scope=scope))
+        wide = _spread(self.inner, flat)
+        self._kept(f"flattest, {scope}", flat, max(1.0, wide))
+        sharp = self.sharpness(flat) if wide < 1e6 else value
+        if result.attained and wide < 1e6:
+            self.expect(
+                abs(sharp - value) <= 1e-6 * max(1.0, wide * 1e-6) * total + slack,
+                f"flattest, {scope}: trace",
+                f"{sharp:.9g}, the minimum is {value:.9g} of {total:.9g}",
+            )
+        self.expect(sharp <= total + slack, f"flattest, {scope}: sharper", f"{sharp:.9g} for {total:.9g}")
+        self._power_of_two(scope, slack)
+
+    def _least_of_some(self, result: Any) -> float:
+        """The least trace of some random elements of the group, from the diagonal and the scales."""
+        generator = torch.Generator().manual_seed(self.case.seed)
+        least = self.total
+        for i in range(8):
+            z = torch.randn(len(result.z), generator=generator, dtype=torch.float64) * (0.1, 1.0, 3.0)[i % 3]
+            start = result.z if i % 2 else torch.zeros_like(z)
+            t = result.symmetries.log_scales(start + z)
+            least = min(
+                least, float(sum((d * (-2 * t[n]).exp() if n in t else d).sum() for n, d in self.diagonals.items()))
+            )
+        return least
+
+    def _power_of_two(self, scope: Scope, slack: float) -> None:
+        flat = self.call(
+            "flattest(power_of_two)", lambda: ms.flattest(self.model, self.diagonal, scope=scope, power_of_two=True)
+        )
+        for draw in (0, 1):
+            inputs = self.case.inputs(draw)
+            old, new = self.outputs(self.inner, inputs), self.outputs(flat, inputs)
+            self.expect(
+                torch.equal(old, new) or bool(old.isnan().any()),
+                f"power of two, {scope}",
+                f"outputs move by {float((old - new).abs().max()):.2g} (draw {draw})",
+            )
+        sharp = self.sharpness(flat)
+        self.expect(sharp <= self.total + slack, f"power of two, {scope}: sharper", f"{sharp:.9g} for {self.total:.9g}")
+
+
+def _brief(value: Tensor) -> str:
+    return (
+        f"{float(value):.6g}"
+        if value.numel() == 1
+        else f"at most {float(value.abs().max()):.6g}"
+        if value.numel()
+        else "nothing"
+    )
+
+
+def _spread(old: nn.Module, new: nn.Module) -> float:
+    """The largest factor, or its inverse, between the parameters of two networks."""
+    new = getattr(new, "_orig_mod", new)
+    new = new.module if isinstance(new, nn.DataParallel) else new
+    largest = 1.0
+    for a, b in zip(old.parameters(), new.parameters(), strict=True):
+        moved = (a != 0) & (b != 0)
+        if bool(moved.any()):
+            ratio = (b[moved] / a[moved]).abs()
+            largest = max(largest, float(ratio.max()), float(1 / ratio.min()))
+    return largest
+
+
+def _snapshot(model: nn.Module) -> dict[str, Any]:
+    modules = list(model.modules())
+    return {
+        "mode": [m.training for m in modules],
+        "requires_grad": [p.requires_grad for p in model.parameters()],
+        "parameters": [p.detach().clone() for p in model.parameters()],
+        "identity": [id(p) for p in model.parameters()],
+        "gradients": [p.grad is None for p in model.parameters()],
+        "buffers": [b.clone() for b in model.buffers()],
+        "hooks": [[len(vars(m)[k]) for k in sorted(vars(m)) if k.endswith("hooks")] for m in modules],
+        "attributes": [sorted(vars(m)) for m in modules],
+        "random state": torch.get_rng_state(),
+        "grad mode": torch.is_grad_enabled(),
+        "fast path": torch.backends.mha.get_fastpath_enabled(),
+        "default type": str(torch.get_default_dtype()),
+    }
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return bool(a == b)
+
+
+def examine(seed: int) -> Outcome:
+    """Check the case of a seed."""
+    return Examiner(case(seed)).run()
