@@ -197,6 +197,8 @@ def dependence(graph: Graph, parameters: Iterable[str]) -> dict[str, frozenset[s
     """For every value that depends on some of the parameters, which ones."""
     depends = {name: frozenset({name}) for name in parameters}
     for operation in graph.operations:
+        if operation.name == "detach":
+            continue
         behind = frozenset().union(*(depends.get(name, frozenset()) for _, name in operation.reads))
         for output in operation.outputs:
             value = graph.values.get(output)

@@ -13,7 +13,7 @@ from ..curvature.objective import Objective
 from ..curvature.stream import Batch, Data, batches
 from ..errors import InputError
 from ..network.model import unwrapped
-from ..network.reader import Network, call_form, eval_mode
+from ..network.reader import Network, call_form, eval_mode, picked, plain_mode
 from ..network.rescale import rescale
 from ..text import printable
 from .minimum import MinimumSharpness
@@ -129,8 +129,8 @@ def _difference(model: nn.Module, other: nn.Module, data: Data) -> float:
 
 def _outputs(model: nn.Module, parameters: dict[str, Tensor], batch: Batch) -> Tensor:
     args, kwargs = call_form(model, batch.inputs)
-    with eval_mode(model):
-        return functional_call(model, parameters, args, kwargs)
+    with plain_mode(), eval_mode(model):
+        return picked(functional_call(model, parameters, args, kwargs))
 
 
 def _curvature_error(objective: Objective, name: str, directions: int, seed: int) -> float:

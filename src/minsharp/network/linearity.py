@@ -38,7 +38,9 @@ def _nonlinear_in(product: Product, depends: Mapping[str, set[str]]) -> set[str]
 
 
 def _through(operation: Operation, known: Mapping[str, Dependence]) -> Dependence:
-    """What the outputs of one operation depend on."""
+    """What the outputs of one operation depend on; what is detached has no derivative in anything."""
+    if operation.name == "detach":
+        return {}
     known_row = row(operation)
     formula = known_row.formula_of(operation)
     if not formula.products:
