@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 
 from ..graph.records import Graph, Operation, Samples, Value, base, split
 from ..network.structure import Meeting, Structure
-from ..operations import row
+from ..operations import dependence, row
 from ..operations.pooled_convolution import rewritten
 from ..rules.contraction import Contraction, PerSampleVJP
 
@@ -46,7 +46,7 @@ class Step:
 @lru_cache(maxsize=16)
 def fast_schedule(graph: Graph, parameters: tuple[str, ...]) -> "Schedule":
     """The schedule of the rewritten graph, remembered: a training loop asks for the same one every epoch."""
-    return Schedule(rewritten(graph, parameters), parameters)
+    return Schedule(rewritten(graph, dependence(graph, parameters)), parameters)
 
 
 class Schedule(Structure):

@@ -1,6 +1,6 @@
 """A network as plain frozen records: what the reader writes and everything after it reads."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -191,20 +191,6 @@ class Graph:
     def inputs(self) -> tuple[Value, ...]:
         """What forward is called with."""
         return self.of_kind("input")
-
-
-def dependence(graph: Graph, parameters: Iterable[str]) -> dict[str, frozenset[str]]:
-    """For every value that depends on some of the parameters, which ones."""
-    depends = {name: frozenset({name}) for name in parameters}
-    for operation in graph.operations:
-        if operation.name == "detach":
-            continue
-        behind = frozenset().union(*(depends.get(name, frozenset()) for _, name in operation.reads))
-        for output in operation.outputs:
-            value = graph.values.get(output)
-            if behind and value is not None and value.dtype.is_floating_point:
-                depends[output] = behind
-    return depends
 
 
 def store(values: dict[str, Any], operation: Operation, result: Any) -> None:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ..errors import ReadError
-from ..graph.records import DEVICE, Graph, Operation, Value, dependence, store
+from ..graph.records import DEVICE, Graph, Operation, Value, store
+from ..operations import dependence
 from .network import Network
 
 FEW = 5

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..graph.formula import Product
 from ..graph.records import Graph, Operation
-from ..operations import row
+from ..operations import passing, row
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,14 @@ def _nonlinear_in(product: Product, depends: Mapping[str, set[str]]) -> set[str]
 
 def _through(operation: Operation, known: Mapping[str, Dependence]) -> Dependence:
     """What the outputs of one operation depend on; what is detached has no derivative in anything."""
-    if operation.name == "detach":
-        return {}
-    known_row = row(operation)
-    formula = known_row.formula_of(operation)
+    formula = row(operation).formula_of(operation)
     if not formula.products:
         return {}
     depends: dict[str, set[str]] = {}
     blame: dict[str, Operation | None] = {}
     flat = {name for product in formula.products for name in product.step}
-    for argument, value in operation.reads:
-        if argument in flat or argument in known_row.ignores:
+    for argument, value in passing(operation):
+        if argument in flat:
             continue
         for parameter, culprit in known.get(value, {}).items():
             depends.setdefault(argument, set()).add(parameter)

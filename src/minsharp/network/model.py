@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel
 
 from ..errors import InputError
+from .modes import LOCK
 
 Pattern = str | Sequence[str] | None
 
@@ -38,7 +39,8 @@ def unwrapped(model: object) -> nn.Module:
     while isinstance(module, nn.Module):
         inside = _inside(module)
         if inside is None:
-            _refuse_parts(module)
+            with LOCK:  # while another thread reads it, a model holds tensors without values
+                _refuse_parts(module)
             return module
         _refuse_hooks(module)
         module = inside

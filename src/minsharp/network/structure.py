@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..errors import ReadError
-from ..graph.records import Graph, Operation, base, dependence
-from ..operations import row
+from ..graph.records import Graph, Operation, base
+from ..operations import dependence, passing, row
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ class Structure:
 
     def live(self, operation: Operation) -> list[tuple[str, str]]:
         """The (slot, value) pairs of an operation through which the parameters enter."""
-        ignored = row(operation).ignores
-        return [(slot, name) for slot, name in operation.reads if name in self.depends and slot not in ignored]
+        return [(slot, name) for slot, name in passing(operation) if name in self.depends]
 
     @cached_property
     def meetings(self) -> dict[Operation, tuple[Meeting, ...]]:
@@ -63,7 +62,8 @@ class Structure:
         return {operation: self._meetings(operation) for operation in self.operations}
 
     def _meetings(self, operation: Operation) -> tuple[Meeting, ...]:
-        found = {name: slot for slot, name in self.live(operation) if name not in self.varies}
+        live = self.live(operation)
+        found = {name: slot for slot, name in live if name not in self.varies and self.graph.values[name].numel}
         for leaf, slot in found.items():
             if leaf not in self.parameters and leaf not in self._makers:
                 raise ReadError(

@@ -8,7 +8,9 @@ and without `channels` all entries of a tensor are scaled alike. An operation th
 nonlinear in everything.
 """
 
-from ..graph.records import Operation
+from collections.abc import Iterable
+
+from ..graph.records import Graph, Operation
 from ..rules.row import Row
 from . import (
     attention,
@@ -46,3 +48,21 @@ def row(operation: Operation) -> Row:
     """The row of an operation."""
     found = TABLE.get(operation.name, _UNKNOWN)
     return found.otherwise or _UNKNOWN if found.unless and operation.arguments.get(found.unless) else found
+
+
+def passing(operation: Operation) -> list[tuple[str, str]]:
+    """The (slot, value name) pairs through which derivatives may pass: not what is detached, not what is ignored."""
+    known = row(operation)
+    return [] if known.detaches else [(slot, name) for slot, name in operation.reads if slot not in known.ignores]
+
+
+def dependence(graph: Graph, parameters: Iterable[str]) -> dict[str, frozenset[str]]:
+    """For every value that depends on some of the parameters, which ones."""
+    depends = {name: frozenset({name}) for name in parameters}
+    for operation in graph.operations:
+        behind = frozenset().union(*(depends.get(name, frozenset()) for _, name in passing(operation)))
+        for output in operation.outputs:
+            value = graph.values.get(output)
+            if behind and value is not None and value.dtype.is_floating_point:
+                depends[output] = behind
+    return depends

@@ -1,7 +1,7 @@
 """A convolution before a max pool as the engine runs it: its positions sorted by their place in the pool's windows."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..graph.records import Graph, Operation, Ref, Samples, Value, dependence
+from ..graph.records import Graph, Operation, Ref, Samples, Value
 from ..rules.contraction import Elementwise, Use
 from ..rules.pullback import Pull
 from ..rules.row import Row
@@ -21,9 +21,9 @@ MOST_PLACES = 16
 """In a window: each costs a convolution of its own, and from about 30 on that is slower than a scatter."""
 
 
-def rewritten(graph: Graph, parameters: Iterable[str]) -> Graph:
+def rewritten(graph: Graph, depends: Container[str]) -> Graph:
     """For measuring some of the parameters."""
-    return pool_by_place(pool_before_relu(graph), parameters)
+    return pool_by_place(pool_before_relu(graph), depends)
 
 
 def pool_before_relu(graph: Graph) -> Graph:
@@ -39,14 +39,13 @@ def pool_before_relu(graph: Graph) -> Graph:
     return Graph(values, tuple(operations), graph.output)
 
 
-def pool_by_place(graph: Graph, parameters: Iterable[str]) -> Graph:
+def pool_by_place(graph: Graph, depends: Container[str]) -> Graph:
     """Sort the positions of a convolution by their place in the windows of the max pool that reads it.
 
     For windows side by side over a convolution through which nothing has to be pulled back, such as the first of a
     network. The maximum over places is then one of whole images, its cotangents are products with masks instead of a
     scatter, and the weight, a sum over positions, does not mind their order. The bias is added after the maximum.
     """
-    depends = dependence(graph, parameters)
     values, operations = dict(graph.values), list(graph.operations)
     for dimensions in (1, 2, 3):
         for conv, pool in _pairs(graph, f"conv{dimensions}d", f"max_pool{dimensions}d"):
@@ -76,7 +75,7 @@ def _side_by_side(pool: Operation, dimensions: int) -> bool:
     return plain and small and given["stride"] in ((), kernel)
 
 
-def _first(conv: Operation, graph: Graph, depends: Iterable[str]) -> bool:
+def _first(conv: Operation, graph: Graph, depends: Container[str]) -> bool:
     """Whether a convolution reads plain batches in which no measured parameter has had a part."""
     if any(name not in graph.values for _, name in conv.reads):  # a size
         return False

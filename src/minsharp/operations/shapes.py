@@ -85,7 +85,7 @@ ROWS: dict[str, Row] = {
     "contiguous": _shape,
     "clone": _shape,
     "alias": _shape,
-    "detach": _shape,  # keeps values and their scale; that no derivative passes is in records and linearity
+    "detach": replace(_shape, detaches=True),
     "dropout": _dropout,
     "feature_dropout": _dropout,
     "alpha_dropout": _dropout,

@@ -26,6 +26,8 @@ class Row:
     """What applies then; without it, nothing is known."""
     ignores: tuple[str, ...] = ()
     """Arguments of which only shape, type or device is used."""
+    detaches: bool = False
+    """No derivative passes."""
     compares: bool = False
     """The result tells only which argument is larger: it stays if both are scaled alike."""
 
