@@ -99,6 +99,11 @@ def write_text(path: str | Path, text: str) -> Path:
     return write_atomically(path, lambda draft: draft.write_text(text, encoding="utf-8", newline=""))
 
 
+def write_bytes(path: str | Path, content: bytes) -> Path:
+    """Write a file, likewise."""
+    return write_atomically(path, lambda draft: draft.write_bytes(content))
+
+
 def read_text(path: str | Path, most: int) -> str:
     """A text file of at most so many bytes; what is none, or longer, is refused."""
     try:

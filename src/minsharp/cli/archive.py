@@ -171,7 +171,10 @@ def _dtype(code: Any) -> torch.dtype:
     """The type of numbers behind its code in the archive."""
     from torch._export.serde.serialize import deserialize_scalar_type
 
-    return deserialize_scalar_type(code)
+    try:
+        return deserialize_scalar_type(code)
+    except (KeyError, TypeError):
+        raise ValueError(f"{str(code)[:40]} is not a type of numbers") from None
 
 
 def _payloads(config: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -26,6 +26,7 @@ _HEADER = 1 << 14
 _NAMES = 8 << 20
 """Bytes that the names and shapes in a file may take: tens of thousands of tensors."""
 _CONTAINERS = 200_000
+_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _LEGACY_PICKLES = 5
 """Before 1.6, torch wrote so many pickles before the numbers."""
 _MAKES_MEMORY = re.compile(r"\w+ bytearray|torch(\.\w+)* \w*Tensor")
@@ -224,11 +225,11 @@ def _head(archive: Archive, member: Member) -> _Head:
     if not member.name.endswith(".npy"):
         raise ValueError(f"'{member.name}' is not an array")
     start = io.BytesIO(next(archive.chunks(member, _HEADER), b""))
-    version = np.lib.format.read_magic(start)
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    if version not in readers:
-        raise ValueError(f"'{member.name}' is an array of version {version}")
-    shape, fortran, dtype = readers[version](start)
+    try:
+        version = np.lib.format.read_magic(start)
+        shape, fortran, dtype = _READERS[version](start)
+    except Exception as error:  # the header is Python's text, and may be wrong in all the ways that Python may
+        raise ValueError(f"the header of '{member.name}' cannot be read: {first_line(error)}") from None
     if dtype.hasobject:
         raise RefusedError("it holds pickled objects")
     if dtype.kind not in "biufc" or not dtype.isnative:

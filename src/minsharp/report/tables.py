@@ -19,7 +19,7 @@ class Table:
     def markdown(self) -> str:
         """The table without its title."""
         rule = ["---" if i < self.text else "---:" for i in range(len(self.head))]
-        return "\n".join("| " + " | ".join(map(_marked, line)) + " |" for line in (self.head, rule, *self.rows))
+        return "\n".join("| " + " | ".join(map(marked, line)) + " |" for line in (self.head, rule, *self.rows))
 
     def __str__(self) -> str:
         lines = [[printable(cell) for cell in line] for line in (self.head, *self.rows)]
@@ -36,7 +36,7 @@ class Table:
         return "\n".join([printable(self.title), "", body[0], "-" * max(map(len, body)), *body[1:]])
 
 
-def _marked(text: str) -> str:
+def marked(text: object) -> str:
     """Text that stays one cell of a Markdown table, and only text."""
     return escape(printable(text), quote=False).replace("|", "&#124;").replace("`", "&#96;")
 
