@@ -62,7 +62,7 @@ def test_a_wrong_rule_is_found_out_and_not_used(
 def test_right_rules_keep_all_their_freedom(scope: Scope) -> None:
     model, x = _network(), torch.zeros(2, 2, 4, 4, dtype=torch.float64)
     network = ms.read(model, x)
-    assert tried_group(network.graph, network.state, scope).dimension == group(network.graph, scope).dimension > 0
+    assert tried_group(network.graph, network.module, scope).dimension == group(network.graph, scope).dimension > 0
 
 
 def test_weights_of_zero_hide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

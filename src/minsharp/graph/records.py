@@ -1,7 +1,7 @@
 """A network as plain frozen records: what the reader writes and everything after it reads."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any, Literal
@@ -165,6 +165,8 @@ class Graph:
     values: Mapping[str, Value]
     operations: tuple[Operation, ...]
     output: str
+    constants: Mapping[str, Tensor] = field(default_factory=dict)
+    """The values that forward itself holds: neither parameter nor buffer."""
 
     def of_kind(self, kind: Kind) -> tuple[Value, ...]:
         """The values of one kind, in order."""

@@ -20,7 +20,7 @@ from ..curvature.stream import Data, batches, first_of, held
 from ..errors import InputError
 from ..network.reader import Network, eval_mode, read
 from ..network.rescale import rescale
-from ..network.symmetry import Scope, group
+from ..network.symmetry import Scope, tried_group
 from ..progress import bar
 from ..text import csv_cell, printable
 from .registry import Invariance, Measure, Shared, chosen
@@ -241,7 +241,7 @@ def _rescaled(subject: _Subject, rescalings: int, scope: Scope, samples: int, se
         return []
     network = subject.network
     frozen = [name for name, parameter in network.parameters.items() if not parameter.requires_grad]
-    symmetries = group(network.graph, scope, frozen)
+    symmetries = tried_group(network.graph, network.module, scope, frozen)
     if not symmetries.dimension:
         return []
     module = copy.deepcopy(network.module).double()

@@ -27,7 +27,6 @@ class Network:
     module: nn.Module
     graph: Graph
     structure: pytree.TreeSpec
-    constants: Mapping[str, Tensor]
     ties: Mapping[str, str]
     """Other names of parameters and buffers that go into the graph, and the names they have there."""
 
@@ -65,7 +64,7 @@ class Network:
         with LOCK:
             values: dict[str, Any] = dict(self._tensors())
         device = next((values[name].device for name in self.graph.parameters), torch.device("cpu"))
-        values |= {name: tensor.to(device) for name, tensor in self.constants.items()}
+        values |= {name: tensor.to(device) for name, tensor in self.graph.constants.items()}
         return {**values, DEVICE.name: device}
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -128,6 +127,13 @@ class Network:
         text = f"{len(self.graph.parameters)} parameters, {len(self.graph.operations)} operations"
         tail = f"not piecewise linear in {len(inexact)} of them" if inexact else "piecewise linear in each"
         return f"Network({printable(type(self.module).__name__)}: {text}, {tail})"
+
+
+def state_of(module: nn.Module, graph: Graph) -> dict[str, Tensor]:
+    """What a module holds now of the parameters and buffers of a graph, and the constants."""
+    with LOCK:
+        held = {v.name: _tensor(module, v.name) for v in graph.values.values() if v.kind in ("parameter", "buffer")}
+    return {**{name: tensor for name, tensor in held.items() if tensor is not None}, **graph.constants}
 
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:

@@ -83,7 +83,7 @@ def _exported(model: nn.Module, example: Inputs) -> tuple[Network, list[Tensor],
                 alone = run_alone(model, args, kwargs)
         writer = Writer(model, program)
         graph = writer.graph()
-        network = Network(model, graph, program.call_spec.in_spec, writer.constants, writer.ties)
+        network = Network(model, graph, program.call_spec.in_spec, writer.ties)
     return network, pytree.tree_leaves(given), alone
 
 

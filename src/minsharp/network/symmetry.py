@@ -6,7 +6,7 @@ network ties them). Inputs, buffers, constants and outputs have scale zero. The 
 are the rescalings that change nothing. An operation that is not known can only make the group smaller.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import log
@@ -21,6 +21,7 @@ from ..frozen import Frozen
 from ..graph.forms import ANY, ONE, unique_pairs
 from ..graph.records import Graph, Operation
 from ..text import printable
+from .network import state_of
 from .reader import Inputs, Network, read
 from .trial import State, Trial
 from .walk import Exponent, Walk
@@ -107,7 +108,7 @@ def symmetries(
     network = read(model, example)
     if fixed is None:
         fixed = [name for name, parameter in network.parameters.items() if not parameter.requires_grad]
-    return tried_group(network.graph, network.state, scope, fixed)
+    return tried_group(network.graph, network.module, scope, fixed)
 
 
 def group(graph: Graph, scope: Scope, fixed: Iterable[str] = ()) -> Symmetries:
@@ -125,11 +126,11 @@ def _group(graph: Graph, scope: Scope, fixed: frozenset[str]) -> Symmetries:
 _known: WeakKeyDictionary[Graph, dict[tuple[Scope, frozenset[str]], Symmetries]] = WeakKeyDictionary()
 
 
-def tried_group(graph: Graph, state: Callable[[], State], scope: Scope, fixed: Iterable[str] = ()) -> Symmetries:
-    """The group, tried on the network's own numbers; remembered, for a training loop asks for it every epoch."""
+def tried_group(graph: Graph, module: nn.Module, scope: Scope, fixed: Iterable[str] = ()) -> Symmetries:
+    """The group, tried on the module's own numbers; remembered, for a training loop asks for it every epoch."""
     known, key = _known.setdefault(graph, {}), (scope, frozenset(fixed))
     if key not in known:
-        known[key] = _tried(graph, state(), *key)
+        known[key] = _tried(graph, state_of(module, graph), *key)
     return known[key]
 
 

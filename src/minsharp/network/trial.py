@@ -61,7 +61,7 @@ class Trial:
         """Whether the outputs stay; none where the network does not run, or not to the end, on random numbers."""
         try:
             *_, (_, before, after) = self._both()
-        except (RuntimeError, IndexError, ValueError, TypeError):
+        except (RuntimeError, IndexError, KeyError, ValueError, TypeError):
             return None
         holds = _equal(before[self.graph.output], after[self.graph.output])
         return None if holds and not bool(before[self.graph.output].isfinite().all()) else holds

@@ -64,8 +64,8 @@ class Writer:
                 needed.update(operation.outputs, (name for _, name in operation.reads))
         order = dict.fromkeys([*self.canonical.values(), *self.values])  # what the model holds, in the model's order
         kept = [name for name in order if name in self.values and self._stays(name, needed)]
-        self.constants = {name: tensor for name, tensor in self.constants.items() if name in needed}
-        return Graph({name: self.values[name] for name in kept}, tuple(reversed(operations)), output)
+        constants = {name: tensor for name, tensor in self.constants.items() if name in needed}
+        return Graph({name: self.values[name] for name in kept}, tuple(reversed(operations)), output, constants)
 
     def _stays(self, name: str, needed: set[str]) -> bool:
         return name in needed or self.values[name].kind == "input"

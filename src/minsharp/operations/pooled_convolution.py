@@ -36,7 +36,7 @@ def pool_before_relu(graph: Graph) -> Graph:
         then = replace(relu, arguments={"self": Ref(between)}, outputs=(pooled,))
         operations[operations.index(relu)] = first
         operations[operations.index(pool)] = then
-    return Graph(values, tuple(operations), graph.output)
+    return replace(graph, values=values, operations=tuple(operations))
 
 
 def pool_by_place(graph: Graph, depends: Container[str]) -> Graph:
@@ -56,7 +56,7 @@ def pool_by_place(graph: Graph, depends: Container[str]) -> Graph:
             operations.remove(conv)
             at = operations.index(pool)
             operations[at : at + 1] = [operation for _, operation in made]
-    return Graph(values, tuple(operations), graph.output)
+    return replace(graph, values=values, operations=tuple(operations))
 
 
 def _pairs(graph: Graph, first: str, then: str) -> list[tuple[Operation, Operation]]:
