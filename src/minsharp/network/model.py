@@ -15,6 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from ..errors import InputError
 from .modes import LOCK
+from .network import Network
 
 Pattern = str | Sequence[str] | None
 
@@ -31,8 +32,6 @@ def unwrapped(model: object) -> nn.Module:
     >>> unwrapped(nn.DataParallel(inner)) is inner
     True
     """
-    from .reader import Network
-
     if isinstance(model, Network):
         return model.module
     module = model

@@ -9,16 +9,14 @@ move, the first operation whose result is not what its rule promised loses that 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from math import lcm, log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..graph.records import DEVICE, Graph, Operation, Value, store
+from .rescalings import Symmetries
 from .walk import Walk
-
-if TYPE_CHECKING:
-    from .symmetry import Symmetries
 
 State = Mapping[str, Any]
 """Parameters, buffers and constants by name."""
@@ -48,7 +46,7 @@ def run_in_double(operation: Operation, values: State) -> Any:
 class Trial:
     """One element of a group, on random samples, with the network's own weights or, for zeros hide much, others."""
 
-    def __init__(self, graph: Graph, found: "Symmetries", state: State, *, own: bool):
+    def __init__(self, graph: Graph, found: Symmetries, state: State, *, own: bool):
         self.graph = graph
         self.state = state
         self.own = own
@@ -112,7 +110,7 @@ class Trial:
         return value, value * torch.exp2((self.logs[name] / log(2)).round())
 
 
-def _powers_of_two(found: "Symmetries", generator: torch.Generator) -> Tensor:
+def _powers_of_two(found: Symmetries, generator: torch.Generator) -> Tensor:
     """Free numbers that make every factor a power of two, the free ones between 1/4 and 4."""
     parts = [Fraction(c).limit_denominator(64).denominator for c in found.nodes.coefficient.unique().tolist()]
     return torch.randint(-2, 3, (found.dimension,), generator=generator) * (lcm(*parts) * log(2))
