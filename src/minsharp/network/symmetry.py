@@ -17,7 +17,8 @@ from ..graph.records import Graph, Operation
 from .network import state_of
 from .reader import Inputs, Network, read
 from .rescalings import Scales as Scales
-from .rescalings import Symmetries, solved
+from .rescalings import Symmetries as Symmetries
+from .rescalings import solved
 from .trial import State, Trial
 from .walk import Scope as Scope
 from .walk import Walk
