@@ -24,7 +24,8 @@ def _stop(*args: Any) -> None:
 
 def one(seed: int) -> Record:
     """The record of one seed; what goes wrong in the test itself is a failure too."""
-    from .checks import Outcome, examine
+    from .checks import examine
+    from .outcome import Outcome
 
     signal.signal(signal.SIGALRM, _stop)
     signal.alarm(LIMIT)

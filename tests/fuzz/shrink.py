@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from .cases import Case, shrunk
-from .checks import Examiner, Outcome
+from .checks import Examiner
+from .outcome import Outcome
 
 
 def signature(outcome: Outcome) -> str:

@@ -47,7 +47,7 @@ def summary(records: list[Record], seconds: float) -> str:
     missing = sorted(rows - set(reached))
     own = sum(r.get("seconds", 0) for r in records)
     lines = [
-        f"{len(records)} networks in {seconds:.0f} s ({own / max(len(records), 1):.2f} s of one process each), "
+        f"{len(records)} networks in {seconds:.0f} s ({own / max(len(records), 1):.2f} s of one processor each), "
         f"{sum(r.get('checks', 0) for r in records)} checks",
         f"skipped: {sum(skipped.values())} ({dict(skipped)})",
         f"parameters: {sum(r.get('parameters', 0) for r in read)}, exact: {sum(r.get('exact', 0) for r in read)}",

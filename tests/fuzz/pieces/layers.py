@@ -99,16 +99,15 @@ def _other_products(d: Draft) -> str:
             f"torch.tensordot({h}, {weight(d, o, i)}, ([1], [1]))",
             f"F.bilinear({h}, {h}, {weight(d, o, i, i)})",
             f"F.bilinear({h}, {d.let(f'{h}.roll(1, 1)')}, {weight(d, o, i, i)}, {weight(d, o)})",
-            f"torch.baddbmm({weight(d, 1, 1, o)}, {h}[:, None], {weight(d, 1, i, o)}.expand(len({h}), {i}, {o}))[:, 0]",
+            f"torch.baddbmm({weight(d, 1, 1, o)}, {h}[:, None], {weight(d, 1, i, o)}.expand({h}.shape[0], {i}, {o}))[:, 0]",
             f"torch.addcmul({weight(d, i)}, {h}, {weight(d, i)}, value={d.number()})",
             f"torch.addcdiv({h}, {weight(d, i)}, {h}.abs() + 1)",
             f"torch.outer({h}.flatten(), {weight(d, 2)}).view(-1, {2 * i})",
             f"torch.inner({h}, {weight(d, o, i)})",
             f"({h}.unsqueeze(1) * {weight(d, o, i)}).sum(-1)",
             f"({h}.unsqueeze(-1) * {weight(d, i, o)}).{d.pick('sum', 'mean')}(1)",
-            f"torch.kron({h}, {weight(d, 1, 2)})",
-            f"torch.chain_matmul({h}, {d.param(i, 3)}, {d.param(3, o)})",
-            f"torch.linalg.multi_dot([{h}, {d.param(i, 3)}, {d.param(3, o)}])",
+            f"torch.matmul({h}, {weight(d, i)}).unsqueeze(-1)",
+            f"({weight(d, o, i)} * {h}.unsqueeze(-2)).sum(-1)",
         )
     )
 
@@ -236,9 +235,10 @@ def _parametrized(d: Draft) -> str:
             inside,
             inside,
             f"nn.utils.parametrizations.spectral_norm({inside})",
+            f"nn.utils.prune.random_unstructured({inside}, 'weight', 0.4)",
         )
     )
-    if d.coin():
+    if d.coin() and "prune" not in d._inits[-1]:
         d.init(f"parametrize.register_parametrization({name}, 'weight', {d.pick('Scaled', 'Normed', 'Triangle')}())")
     return f"{name}({d.h})"
 

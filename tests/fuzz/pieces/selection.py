@@ -22,7 +22,6 @@ def _gather(d: Draft) -> str:
         d.pick(
             f"{d.h}.gather({a}, {index})",
             f"torch.gather({d.h}, {a}, {index})",
-            f"torch.take_along_dim({d.h}, {index}, {a})",
             f"{d.h}.gather({a}, ({d.h} > 0).long())" if d.shape[a] > 1 else f"{d.h}.gather({a}, {index})",
             f"{d.h}.gather({a}, {d.h}.argmax({a}, keepdim=True)) + {d.h}",
         )
@@ -148,7 +147,7 @@ def _functional_writes(d: Draft) -> str:
             else f"torch.where({g} > {d.h}, {g}, {d.h})",
             f"torch.where({mask}, {d.h}, torch.tensor(0.0, dtype=D))",
             f"{d.h} * {mask}",
-            f"{d.h}.index_put((torch.arange(len({d.h})), torch.zeros(len({d.h})).long()), {g}[:, 0])"
+            f"{d.h}.index_put((torch.arange({d.h}.shape[0]), torch.zeros({d.h}.shape[0]).long()), {g}[:, 0])"
             if d.coin(0.3)
             else f"{d.h} * ~{mask}",
         )

@@ -139,7 +139,7 @@ def _positions(d: Draft) -> str:
             f"torch.cat([{d.param(f)}.repeat({d.h}.shape[0], 1, 1), {d.h}], 1)",
             f"{d.h} + {d.module(f'nn.Embedding({t}, {f})')}(torch.arange({t}).unsqueeze(0))",
             f"{d.h} + {d.module(f'nn.Embedding({t}, {f})')}(torch.arange({t}).expand({d.h}.shape[0], {t}))",
-            f"torch.cat([{d.h}, {d.param(1, f)}.unsqueeze(0).expand(len({d.h}), 1, {f})], dim=1)",
+            f"torch.cat([{d.h}, {d.param(1, f)}.unsqueeze(0).expand({d.h}.shape[0], 1, {f})], dim=1)",
             f"torch.cat([torch.tensor([], dtype=D), {d.h}], -2)",
         )
     )

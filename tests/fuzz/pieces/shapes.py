@@ -30,7 +30,7 @@ def _flattened(d: Draft) -> str:
             f"{d.h}.reshape({d.h}.shape[0], -1)",
             f"torch.flatten({d.h}, 1)",
             f"{d.h}.contiguous().view({d.h}.size(0), -1)",
-            f"{d.h}.reshape(len({d.h}), {d.shape[1]}, -1)",
+            f"{d.h}.reshape({d.h}.shape[0], {d.shape[1]}, -1)",
             f"{d.h}.transpose(1, -1).flatten(1)",
             f"{d.h}.transpose(1, 2).reshape(-1, *{d.h}.shape[2:3], {d.h}[0].numel() // {d.shape[2]})",
         )
@@ -165,7 +165,7 @@ def _some(d: Draft) -> str:
             f"{d.h}[{colons}, {index}]",
             f"{d.h}[{colons}, torch.tensor({index})]",
             f"{d.h}[{colons}, {d.kept_buffer(f'torch.tensor({index})')}]",
-            f"torch.take_along_dim({d.h}, {d.h}.argsort({a}), {a})",
+            f"torch.take_along_dim({d.h}, {d.h}.argsort({a}), {a})" if d.coin(0.1) else f"{d.h}[{colons}, :1]",
             f"{d.h}.chunk(2, {a})[0]",
             f"{d.h}.split({k}, {a})[0]",
             f"torch.tensor_split({d.h}, 2, {a})[0]",
