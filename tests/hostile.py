@@ -1161,10 +1161,13 @@ def code_that_speaks(bench: Bench) -> list[object]:
 
 def peak_of(arguments: list[object], folder: Path) -> tuple[int, int, str]:
     """Exit code, peak of the resident memory in bytes, and stderr of a command in a process of its own."""
-    script = (
-        "import resource, sys; from minsharp.cli import run; code = run(sys.argv[1:]);"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, file=sys.__stdout__); sys.exit(code)"
-    )
+    script = """
+import re, sys
+from minsharp.cli import run
+code = run(sys.argv[1:])
+print(int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]) * 1024, file=sys.__stdout__)
+sys.exit(code)
+"""  # not ru_maxrss: a process inherits that of whoever started it
     root = Path(__file__).resolve().parent.parent
     paths = os.pathsep.join([str(root), str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(

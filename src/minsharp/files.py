@@ -143,17 +143,25 @@ def held(folder: Path) -> Iterator[None]:
     path = folder / LOCK
     try:
         handle = _locked(path)
-        os.ftruncate(handle, 0)
-        os.lseek(handle, 0, os.SEEK_SET)
-        os.write(handle, f"{os.getpid()}\n".encode())
     except OSError as error:
         raise InputError(f"cannot write '{path}': {reason_of(error)}") from None
     try:
+        _sign(path, handle)
         yield
     finally:
         with suppress(OSError):
             path.unlink()
         os.close(handle)
+
+
+def _sign(path: Path, handle: int) -> None:
+    """Write whose the lock is."""
+    try:
+        os.ftruncate(handle, 0)
+        os.lseek(handle, 0, os.SEEK_SET)
+        os.write(handle, f"{os.getpid()}\n".encode())
+    except OSError as error:
+        raise InputError(f"cannot write '{path}': {reason_of(error)}") from None
 
 
 def _locked(path: Path) -> int:

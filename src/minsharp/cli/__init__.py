@@ -68,7 +68,7 @@ def _told(error: BaseException) -> int:
         return complain(error, FAILED)
     if isinstance(error, MinsharpError):
         return complain(error, WRONG_USE)
-    if isinstance(error, BrokenPipeError):
+    if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):  # typer exits from it
         return _closed_pipe()
     return complain(_unforeseen(error), FAILED)
 

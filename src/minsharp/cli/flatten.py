@@ -103,9 +103,13 @@ def _same_bits(task: Task, flat: nn.Module) -> Check:
 
 def _save(module: nn.Module, path: Path) -> None:
     """The state dict, each tensor once under the first of its names."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     first: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in module.state_dict(keep_vars=True).items():
         first.setdefault(id(tensor), (name, tensor))
-    save_file({name: tensor.detach().contiguous().clone() for name, tensor in first.values()}, path)
+    try:
+        save_file({name: tensor.detach().contiguous().clone() for name, tensor in first.values()}, path)
+    except SafetensorError as error:
+        raise OSError(str(error)) from None

@@ -171,13 +171,21 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
     try:
         with path.open("rb") as file:
             (size,) = struct.unpack("<Q", file.read(8))
-        if size > min(_NAMES, path.stat().st_size):
-            raise ValueError(f"its header announces {size:,} bytes")
-        return load_file(path)
+            if size > min(_NAMES, os.fstat(file.fileno()).st_size):
+                raise ValueError(f"its header announces {size:,} bytes")
+            return load_file(path if _is_text(path) else f"/dev/fd/{file.fileno()}")
     except (SafetensorError, *BROKEN) as error:
         raise InputError(f"'{path}' is not a whole .safetensors file: {first_line(error)}") from None
     except OSError as error:
         raise InputError(f"cannot read '{path}': {reason_of(error)}") from None
+
+
+def _is_text(path: Path) -> bool:
+    """Whether a path is text, as safetensors wants it: names of files may be any bytes."""
+    try:
+        return bool(str(path).encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def arrays_of(path: Path) -> dict[str, Tensor]:
