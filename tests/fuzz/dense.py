@@ -22,6 +22,12 @@ class Dense:
         J = self.jacobians[name]
         return torch.einsum("ip,ij,jp->p", J, self.hessian, J).view(shape)
 
+    @property
+    def noise(self) -> float:
+        """What rounding alone may leave of curvature that cancels, as that of a softmax near certainty does."""
+        squares = [float(J.square().sum()) for J in self.jacobians.values()]
+        return 1e-15 * sum(squares) * max(float(self.hessian.abs().max()), 1.0) + 1e-25
+
     def times(self, name: str, vector: Tensor) -> Tensor:
         """One parameter's block of the Gauss-Newton matrix times a vector."""
         J = self.jacobians[name]

@@ -223,7 +223,6 @@ register(
         "low smooth": _low(
             "torch.tanh({h}.float()).double()",
             "{h}.float().softmax({d}).to({h})",
-            "F.layer_norm({h}.float(), ({w},)).double()",
         ),
     },
 )

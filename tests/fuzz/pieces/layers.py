@@ -99,7 +99,7 @@ def _other_products(d: Draft) -> str:
             f"torch.tensordot({h}, {weight(d, o, i)}, ([1], [1]))",
             f"F.bilinear({h}, {h}, {weight(d, o, i, i)})",
             f"F.bilinear({h}, {d.let(f'{h}.roll(1, 1)')}, {weight(d, o, i, i)}, {weight(d, o)})",
-            f"torch.baddbmm({weight(d, 1, 1, o)}, {h}[:, None], {weight(d, 1, i, o)}.expand({h}.shape[0], {i}, {o}))[:, 0]",
+            f"torch.baddbmm({weight(d, o)}, {h}[:, None], {weight(d, 1, i, o)}.expand({h}.shape[0], {i}, {o}))[:, 0]",
             f"torch.addcmul({weight(d, i)}, {h}, {weight(d, i)}, value={d.number()})",
             f"torch.addcdiv({h}, {weight(d, i)}, {h}.abs() + 1)",
             f"torch.outer({h}.flatten(), {weight(d, 2)}).view(-1, {2 * i})",
