@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import InputError, LossError, MinsharpError, NonFiniteError
 from ..network.model import Pattern, counted, unwrapped
-from ..network.modes import LOCK, eval_mode, plain_mode, random_state_kept, without_fast_path
+from ..network.modes import eval_mode, plain_mode, random_state_kept, without_fast_path
 from ..network.reader import Network, call_form, describe, picked
 from ..network.usage import used_parameters
 from .engine import CurvatureSum
@@ -35,6 +35,11 @@ _KEPT = 2  # graphs that are not built anew for every product
 def _parts(batch: Batch) -> Iterator[Batch]:
     """The samples of a batch, not too many at a time."""
     return (batch.part(start, start + _PART) for start in range(0, len(batch), _PART))
+
+
+def doubled(criterion: Criterion | None) -> Criterion | None:
+    """A criterion whose own tensors are in double precision; a function stays as it is."""
+    return copy.deepcopy(criterion).double() if isinstance(criterion, nn.Module) else criterion
 
 
 class Objective:
@@ -89,15 +94,6 @@ class Objective:
             cause = next(iter(str(error).splitlines()), type(error).__name__)
             kind = type(self.model).__name__
             raise InputError(f"{kind} does not run on {describe(batch.inputs)}: {cause}") from error
-
-    def double(self) -> "Objective":
-        """The same in double precision."""
-        result = copy.copy(self)
-        with LOCK:
-            result.model = copy.deepcopy(self.model).double()
-        result.parameters = {name: p.double() for name, p in self.parameters.items()}
-        result.batches = [batch.double() for batch in self.batches]
-        return result
 
     def narrowed(self, names: Sequence[str]) -> "Objective":
         """The same as a function of fewer parameters."""

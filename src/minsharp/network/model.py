@@ -3,6 +3,7 @@
 Wrappers that only run another module are taken off, and what cannot be measured is named.
 """
 
+import copy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -64,6 +65,22 @@ def _inside(module: nn.Module) -> nn.Module | None:
 def _loaded(module: str, name: str) -> Any:
     """A class of a module that may be loaded; nothing is an instance of it if it is not."""
     return getattr(sys.modules.get(module), name, ())
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of a module; what it has computed from its parameters, and keeps, comes along as numbers.
+
+    >>> model = nn.utils.parametrizations.weight_norm(nn.Linear(2, 3))
+    >>> copied(model).parametrizations.weight.original0 is model.parametrizations.weight.original0
+    False
+    """
+    held = chain.from_iterable(vars(part).values() for part in module.modules())
+    made = {id(t): t.detach().clone() for t in held if isinstance(t, Tensor) and not t.is_leaf}
+    try:
+        return copy.deepcopy(module, dict(made))
+    except Exception as error:
+        cause = next(iter(str(error).splitlines()), "no message")
+        raise InputError(f"{type(module).__name__} cannot be copied: {type(error).__name__}: {cause}") from error
 
 
 def hooks_of(module: nn.Module) -> Iterator[str]:

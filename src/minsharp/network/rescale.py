@@ -1,6 +1,5 @@
 """Copies of a network: with parameters multiplied by factors, and with BatchNorm folded away."""
 
-import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,14 +8,15 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from ..errors import InputError, ReadError
-from .model import unwrapped
+from .model import copied, unwrapped
 from .reader import Network, eval_mode
 
 
-def rescale(model: nn.Module | Network, scales: Mapping[str, float | Tensor]) -> nn.Module:
+def rescale(model: nn.Module | Network, scales: Mapping[str, float | Tensor], *, exact: bool = False) -> nn.Module:
     """A copy of the model with each named parameter multiplied by its factor; the original is untouched.
 
-    A factor is a positive number, or a tensor of positive numbers that broadcasts to the parameter.
+    A factor is a positive number, or a tensor of positive numbers that broadcasts to the parameter. With ``exact=True``
+    products that have to be rounded are refused: powers of two need no rounding, unless they are out of range.
 
     >>> model = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU(), nn.Linear(3, 2, bias=False))
     >>> other = rescale(model, {"0.weight": 4.0, "2.weight": 0.25})
@@ -32,11 +32,11 @@ def rescale(model: nn.Module | Network, scales: Mapping[str, float | Tensor]) ->
     new: dict[int, tuple[str, Tensor]] = {}
     for name, factor in scales.items():
         parameter = held[name].detach()
-        product = _scaled(name, parameter, factor)
+        product = _scaled(name, parameter, factor, exact)
         first, other = new.setdefault(id(held[name]), (name, product))
         if not torch.equal(other, product):
             raise InputError(f"'{first}' and '{name}' are one tensor, but have different factors")
-    result = copy.deepcopy(module)
+    result = copied(module)
     twins = dict(result.named_parameters(remove_duplicate=False))
     with torch.no_grad():
         for name, product in new.values():
@@ -44,7 +44,7 @@ def rescale(model: nn.Module | Network, scales: Mapping[str, float | Tensor]) ->
     return result
 
 
-def _scaled(name: str, parameter: Tensor, factor: float | Tensor) -> Tensor:
+def _scaled(name: str, parameter: Tensor, factor: float | Tensor, exact: bool) -> Tensor:
     """The parameter times the factor, rounded once."""
     device = "cpu" if parameter.device.type == "mps" else parameter.device
     factors = torch.as_tensor(factor, dtype=torch.float64, device=device)
@@ -55,12 +55,15 @@ def _scaled(name: str, parameter: Tensor, factor: float | Tensor) -> Tensor:
     except RuntimeError:
         given = f"of shape {tuple(factors.shape)}"
         raise InputError(f"the factor of '{name}', {given}, does not broadcast to {tuple(parameter.shape)}") from None
-    product = (parameter.to(factors) * factors).to(parameter)
-    if not bool(torch.isfinite(product).all()) or bool(((product == 0) & (parameter != 0)).any()):
-        raise InputError(
-            f"'{name}' does not fit in {parameter.dtype} after multiplying by factors from {float(factors.min()):.3g} "
-            f"to {float(factors.max()):.3g}. Use model.double()"
-        )
+    whole = parameter.to(factors) * factors
+    product = whole.to(parameter)
+    lost = (product == 0) & (parameter != 0)
+    if exact:
+        lost = lost | (product.to(whole) != whole) | (whole / factors != parameter.to(factors))
+    if bool((~torch.isfinite(product) | lost).any()):
+        bits = "to the bit " if exact else ""
+        span = f"factors from {float(factors.min()):.3g} to {float(factors.max()):.3g}"
+        raise InputError(f"'{name}' does not fit {bits}in {parameter.dtype} after {span}. Use model.double()")
     return product
 
 
@@ -88,7 +91,7 @@ def fold_batchnorm(model: nn.Module | Network) -> nn.Module:
     )
     """
     module = unwrapped(model)
-    result = copy.deepcopy(module).eval()
+    result = copied(module).eval()
     with eval_mode(result):
         try:
             traced = fx.Tracer().trace(result)
