@@ -158,7 +158,7 @@ class Writer:
         """Name, target and arguments of a call, in a form that does not depend on where and how it runs."""
         target: Any = node.target
         name, arguments, keywords = _arguments(node, self.names)
-        made = node.meta.get("val")
+        made: Any = node.meta.get("val")
         if name in ("view", "_unsafe_view") and "size" in arguments:  # the strides may be others when it runs
             return (
                 "reshape",
