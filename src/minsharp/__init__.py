@@ -22,7 +22,8 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .measures.robustness import NoiseRobustness, noise_robustness
     from .measures.score import Score
     from .measures.verify import Verification, verify
-    from .network.rescale import fold_batchnorm, rescale
+    from .network.fold import fold_batchnorm
+    from .network.rescale import rescale
     from .network.symmetry import Symmetries, symmetries
     from .report.html import write_report
 
@@ -79,7 +80,8 @@ _LATER = {
     "measures.robustness": ("NoiseRobustness", "noise_robustness"),
     "measures.score": ("Score",),
     "measures.verify": ("Verification", "verify"),
-    "network.rescale": ("fold_batchnorm", "rescale"),
+    "network.fold": ("fold_batchnorm",),
+    "network.rescale": ("rescale",),
     "network.symmetry": ("Symmetries", "symmetries"),
     "report.html": ("write_report",),
 }
