@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from math import isfinite
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +15,17 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import InputError, LossError, MinsharpError, NonFiniteError
+from ..network.model import Pattern, counted, unwrapped
 from ..network.modes import LOCK, eval_mode, plain_mode, random_state_kept, without_fast_path
 from ..network.reader import Network, call_form, describe, picked
+from ..network.usage import used_parameters
 from .engine import CurvatureSum
-from .hessian import Pattern, matching
 from .losses import Criterion, Loss, as_loss
 from .results import Diagonal
 from .stream import Batch, Data, batches, first_of
 
 Parameters = dict[str, Tensor]
+T = TypeVar("T")
 
 _PART = 512  # samples at a time: the graph of their second derivatives has to fit
 _COLUMNS = 64  # of the factor of the loss at a time
@@ -46,15 +49,13 @@ class Objective:
         *,
         need_targets: bool = True,
     ):
-        self.model = model.module if isinstance(model, Network) else getattr(model, "_orig_mod", model)
-        if not isinstance(self.model, nn.Module):
-            raise InputError(f"expected a torch.nn.Module, or a Network from minsharp.read, got {describe(model)}")
+        self.model = unwrapped(model)
         self.loss: Loss = as_loss(criterion)
-        held = dict(self.model.named_parameters())
-        self.names = matching(held, pattern)
-        self.parameters = {name: held[name].detach().clone() for name in self.names}
-        self.device = next(iter(self.parameters.values())).device
-        _, stream = first_of(batches(data))
+        self.device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        first, stream = first_of(batches(data))
+        used = model.parameters if isinstance(model, Network) else self._used(first)
+        self.names = counted(used, pattern)
+        self.parameters: Parameters = {name: used[name].detach().clone() for name in self.names}
         self.batches = [part.to(self.device) for batch in stream for part in _parts(batch)]
         self.weight, self.samples = 0.0, sum(map(len, self.batches))
         with self.prepared(), torch.no_grad():
@@ -68,10 +69,20 @@ class Objective:
             raise LossError(f"{self.loss.name} over this data weighs nothing: every target is ignored, or has weight 0")
         self.divisor = self.weight if self.loss.mean else 1.0
 
+    def _used(self, batch: Batch) -> Parameters:
+        """The parameters that forward uses."""
+        args, kwargs = call_form(self.model, batch.part(0, 2).to(self.device).inputs)
+        with self.prepared():
+            return dict(self._tried(lambda: used_parameters(self.model, args, kwargs), batch))
+
     def _first_outputs(self, batch: Batch) -> Tensor:
         """The outputs as the model is; refuses what it does not run on."""
+        return self._tried(lambda: self.outputs({}, batch), batch)
+
+    def _tried(self, run: Callable[[], T], batch: Batch) -> T:
+        """What running the model gives; refuses inputs that it does not run on."""
         try:
-            return self.outputs({}, batch)
+            return run()
         except MinsharpError:
             raise
         except Exception as error:

@@ -19,21 +19,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..curvature.hessian import Pattern, hessian_diagonal, hessian_trace
+from ..curvature.hessian import hessian_diagonal, hessian_trace
 from ..curvature.losses import Criterion
 from ..curvature.results import MATRICES, Diagonal, Kind, Trace
 from ..curvature.stream import Data
 from ..errors import InputError
+from ..frozen import Copied, Frozen
+from ..graph.records import Graph
+from ..network.model import Pattern, unwrapped
 from ..network.reader import Network
-from ..network.records import Graph
 from ..network.rescale import rescale
 from ..network.symmetry import Scales, Scope, Symmetries, group
+from ..text import printable
 
 Curvature = Trace | Diagonal
 
 
 @dataclass(frozen=True, repr=False)
-class MinimumSharpness:
+class MinimumSharpness(Frozen):
     """The minimum, a certified lower bound, and the rescaling that attains it.
 
     ``by_parameter`` holds each parameter's trace in the rescaled network; ``scales`` goes into `minsharp.rescale`.
@@ -52,13 +55,13 @@ class MinimumSharpness:
     samples: int
     exact: Mapping[str, bool]
     symmetries: Symmetries = field(repr=False)
-    z: Tensor = field(repr=False)
     before: Mapping[str, float] = field(repr=False)
+    z: Tensor = Copied()  # type: ignore[assignment]  # noqa: RUF009
     energy: float = field(default=0.0, repr=False)
 
-    @cached_property
+    @property
     def scales(self) -> Scales:
-        """A factor for every parameter that moves."""
+        """A factor for every parameter that moves; tensors of their own each time."""
         return self.symmetries.scales(self.z)
 
     @cached_property
@@ -87,8 +90,9 @@ class MinimumSharpness:
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = [("parameter", "trace before", "trace after", "factor")]
+        scales = self.scales
         for name, after in self.by_parameter.items():
-            rows.append((name, f"{self.before[name]:.6g}", f"{after:.6g}", _range(self.scales.get(name))))
+            rows.append((printable(name), f"{self.before[name]:.6g}", f"{after:.6g}", _range(scales.get(name))))
         return [*rows, ("total", f"{self.trace:.6g}", f"{self.value:.6g}", "")]
 
     def __repr__(self) -> str:
@@ -152,12 +156,22 @@ def minimum_sharpness(
 def graph_of(model: nn.Module | Network, measured: Curvature, function: str) -> Graph:
     """The network that results are of; the function is named where they are of another."""
     graph = model.graph if isinstance(model, Network) else measured.graph
-    if graph is None or not set(measured.exact) <= set(graph.parameters):
+    if graph is None or not _fits(graph, unwrapped(model), measured):
         raise InputError(
             f"these results are not of this network, or do not say of which: {list(measured.exact)}. Pass the network "
             f"that was measured: {function}(minsharp.read(model, example), results)"
         )
     return graph
+
+
+def _fits(graph: Graph, module: nn.Module, measured: Curvature) -> bool:
+    """Whether what was measured has the names and shapes of the graph's parameters, and these those of the module's."""
+    held = {name: tuple(p.shape) for name, p in module.named_parameters(remove_duplicate=False)}
+    read = {name: graph.values[name].shape for name in graph.parameters}
+    if not read.items() <= held.items() or not set(measured.exact) <= set(read):
+        return False
+    blocks = measured.sum.sums.items() if isinstance(measured, Diagonal) else ()
+    return all(tuple(block.shape) == read[name] for name, block in blocks)
 
 
 def _minimise_over(graph: Graph, measured: Curvature, scope: Scope) -> MinimumSharpness:
@@ -183,7 +197,7 @@ def _minimise_over(graph: Graph, measured: Curvature, scope: Scope) -> MinimumSh
         value=value,
         lower_bound=min(bound, value),
         trace=sum(before.values()),
-        status=_status(symmetries, before, vanishing, solution.log_value, solution.log_bound),
+        status=printable(_status(symmetries, before, vanishing, solution.log_value, solution.log_bound)),
         attained=solution.attained,
         scope=scope,
         by_parameter=dict(zip(blocks, after.tolist(), strict=True)),

@@ -10,7 +10,8 @@ from ..curvature.losses import Criterion
 from ..curvature.results import Kind
 from ..curvature.stream import Data
 from ..errors import InputError
-from ..network.reader import Network, describe
+from ..network.model import unwrapped
+from ..network.reader import Network
 from .score import Score
 
 
@@ -38,9 +39,7 @@ def relative_flatness(
     >>> round(relative_flatness(model, torch.tensor([[1.0, 2.0]]).double(), nn.MSELoss()).value, 8)
     250.0
     """
-    module = model.module if isinstance(model, Network) else getattr(model, "_orig_mod", model)
-    if not isinstance(module, nn.Module):
-        raise InputError(f"expected a torch.nn.Module, or a Network from minsharp.read, got {describe(module)}")
+    module = unwrapped(model)
     name = _chosen(module, layer)
     changed, identity = _with_identity_before(module, name)
     trace = hessian_trace(changed, data, loss, parameters=identity, curvature=curvature)

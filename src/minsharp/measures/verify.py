@@ -12,8 +12,10 @@ from ..curvature.losses import Criterion
 from ..curvature.objective import Objective
 from ..curvature.stream import Batch, Data, batches
 from ..errors import InputError
+from ..network.model import unwrapped
 from ..network.reader import Network, call_form, eval_mode, picked, plain_mode
 from ..network.rescale import rescale
+from ..text import printable
 from .minimum import MinimumSharpness
 
 
@@ -48,10 +50,11 @@ class Verification:
         return {"holds": self.holds, "checks": rows}
 
     def __repr__(self) -> str:
-        width = max(len(check.claim) for check in self.checks)
+        claims = [printable(check.claim) for check in self.checks]
+        width = max(map(len, claims))
         rows = [
-            f"{c.claim.ljust(width)}  {c.error:>9.1e}  {c.allowed:>9.1e}  {'holds' if c.holds else 'FAILS'}"
-            for c in self.checks
+            f"{claim.ljust(width)}  {c.error:>9.1e}  {c.allowed:>9.1e}  {'holds' if c.holds else 'FAILS'}"
+            for claim, c in zip(claims, self.checks, strict=True)
         ]
         head = f"{'claim'.ljust(width)}  {'error':>9}  {'allowed':>9}"
         return "\n".join([head, "-" * (len(head) + 7), *rows])
@@ -85,7 +88,7 @@ def verify(
     """
     if isinstance(data, Iterator):
         raise InputError("verify reads the data several times: pass a tensor, a pair, a list or a DataLoader")
-    module = model.module if isinstance(model, Network) else model
+    module = unwrapped(model)
     objective = Objective(module, data, loss, list(result.by_parameter), need_targets=False)
     if objective.samples != result.samples:
         raise InputError(f"the result was measured on {result.samples} samples, this data has {objective.samples}")

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from ..errors import ReadError
+from ..graph.records import DEVICE, Graph, Operation, Value, store
+from ..operations import dependence
 from .network import Network
-from .records import DEVICE, Graph, Operation, Value, dependence, store
 
 FEW = 5
 """Samples that the comparison takes."""

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ..errors import NonFiniteError
+from ..graph.records import store
 from .network import Network
-from .records import store
 
 
 def is_finite(tensor: Tensor) -> bool:

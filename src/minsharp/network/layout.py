@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ..errors import ReadError
-from .records import Operation, Samples, Value
+from ..graph.records import Operation, Samples, Value
 
 _RESHAPES = {"reshape", "flatten", "unflatten"}
 

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..errors import InputError, ReadError
+from ..graph.records import DEVICE, Graph, Value
+from ..text import printable
 from .inputs import Inputs, call_form, describe
 from .linearity import Exactness, exactness
 from .modes import LOCK
-from .records import DEVICE, Graph, Value
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,16 @@ class Network:
     module: nn.Module
     graph: Graph
     structure: pytree.TreeSpec
-    constants: Mapping[str, Tensor]
     ties: Mapping[str, str]
     """Other names of parameters and buffers that go into the graph, and the names they have there."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The structure as an example of it: a TreeSpec does not pickle without warnings."""
+        leaves = list(range(self.structure.num_leaves))
+        return {**self.__dict__, "structure": pytree.tree_unflatten(leaves, self.structure)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({**state, "structure": pytree.tree_structure(state["structure"])})
 
     @cached_property
     def exactness(self) -> dict[str, Exactness]:
@@ -56,7 +64,7 @@ class Network:
         with LOCK:
             values: dict[str, Any] = dict(self._tensors())
         device = next((values[name].device for name in self.graph.parameters), torch.device("cpu"))
-        values |= {name: tensor.to(device) for name, tensor in self.constants.items()}
+        values |= {name: tensor.to(device) for name, tensor in self.graph.constants.items()}
         return {**values, DEVICE.name: device}
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -118,7 +126,14 @@ class Network:
         inexact = [name for name, e in self.exactness.items() if not e]
         text = f"{len(self.graph.parameters)} parameters, {len(self.graph.operations)} operations"
         tail = f"not piecewise linear in {len(inexact)} of them" if inexact else "piecewise linear in each"
-        return f"Network({type(self.module).__name__}: {text}, {tail})"
+        return f"Network({printable(type(self.module).__name__)}: {text}, {tail})"
+
+
+def state_of(module: nn.Module, graph: Graph) -> dict[str, Tensor]:
+    """What a module holds now of the parameters and buffers of a graph, and the constants."""
+    with LOCK:
+        held = {v.name: _tensor(module, v.name) for v in graph.values.values() if v.kind in ("parameter", "buffer")}
+    return {**{name: tensor for name, tensor in held.items() if tensor is not None}, **graph.constants}
 
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:

@@ -16,6 +16,7 @@ from .export import export
 from .faithful import Trial, check_faithful, run_alone
 from .finite import first_non_finite, is_finite
 from .inputs import Inputs, call_form, describe, picked, tensors_of
+from .model import unwrapped
 from .modes import LOCK, eval_mode, plain_mode, quiet_export, random_state_kept
 from .network import Network
 from .regions import mutates
@@ -53,9 +54,7 @@ def read(model: nn.Module | Network, example: Inputs) -> Network:
     """
     if isinstance(model, Network):
         return model
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
-    if not isinstance(model, nn.Module):
-        raise InputError(f"expected a torch.nn.Module, or a Network from minsharp.read, got {describe(model)}")
+    model = unwrapped(model)
     outside = sys.exception()
     with plain_mode():
         try:
@@ -84,7 +83,7 @@ def _exported(model: nn.Module, example: Inputs) -> tuple[Network, list[Tensor],
                 alone = run_alone(model, args, kwargs)
         writer = Writer(model, program)
         graph = writer.graph()
-        network = Network(model, graph, program.call_spec.in_spec, writer.constants, writer.ties)
+        network = Network(model, graph, program.call_spec.in_spec, writer.ties)
     return network, pytree.tree_leaves(given), alone
 
 

@@ -9,7 +9,8 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from ..errors import InputError, ReadError
-from .reader import Network, describe, eval_mode
+from .model import unwrapped
+from .reader import Network, eval_mode
 
 
 def rescale(model: nn.Module | Network, scales: Mapping[str, float | Tensor]) -> nn.Module:
@@ -23,7 +24,7 @@ def rescale(model: nn.Module | Network, scales: Mapping[str, float | Tensor]) ->
     >>> bool((model(x) == other(x)).all())
     True
     """
-    module = model.module if isinstance(model, Network) else model
+    module = unwrapped(model)
     held = dict(module.named_parameters(remove_duplicate=False))
     unknown = [name for name in scales if name not in held]
     if unknown:
@@ -86,9 +87,7 @@ def fold_batchnorm(model: nn.Module | Network) -> nn.Module:
       (2): ReLU()
     )
     """
-    module = model.module if isinstance(model, Network) else model
-    if not isinstance(module, nn.Module):
-        raise InputError(f"expected a torch.nn.Module, got {describe(module)}")
+    module = unwrapped(model)
     result = copy.deepcopy(module).eval()
     with eval_mode(result):
         try:

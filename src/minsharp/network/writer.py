@@ -11,10 +11,10 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 
 from ..errors import InputError, ReadError
+from ..graph.records import DEVICE, Graph, Operation, Ref, Samples, Value
 from .inputs import describe
 from .layout import locate, one_sample
 from .places import own_name, place, source, where
-from .records import DEVICE, Graph, Operation, Ref, Samples, Value
 
 _BLANKS = {"new_zeros", "new_ones", "new_full", "new_empty"}  # use only the type and device of their argument
 _JOINS = {"cat", "concat", "concatenate"}
@@ -63,8 +63,8 @@ class Writer:
                 needed.update(operation.outputs, (name for _, name in operation.reads))
         order = dict.fromkeys([*self.canonical.values(), *self.values])  # what the model holds, in the model's order
         kept = [name for name in order if name in self.values and self._stays(name, needed)]
-        self.constants = {name: tensor for name, tensor in self.constants.items() if name in needed}
-        return Graph({name: self.values[name] for name in kept}, tuple(reversed(operations)), output)
+        constants = {name: tensor for name, tensor in self.constants.items() if name in needed}
+        return Graph({name: self.values[name] for name in kept}, tuple(reversed(operations)), output, constants)
 
     def _stays(self, name: str, needed: set[str]) -> bool:
         return name in needed or self.values[name].kind == "input"
