@@ -49,7 +49,6 @@ class Writer:
                 self._call(node)
             elif node in live:
                 raise ReadError(_not_plain(str(node.target), node))
-        self._check_batch_sizes()
         return self._pruned(self._output(end))
 
     def _pruned(self, output: str) -> Graph:
@@ -76,15 +75,6 @@ class Writer:
         if not isinstance(end, Node):
             raise ReadError("the outputs do not depend on the inputs: forward returns a constant")
         return end
-
-    def _check_batch_sizes(self) -> None:
-        """The graph has to hold for batches of every size."""
-        for symbol, bounds in self.program.range_constraints.items():
-            if int(bounds.lower) > 2 or bounds.upper < 1 << 40:
-                raise ReadError(
-                    f"forward does different things for different batch sizes: what was read holds for {symbol} in "
-                    f"{bounds} only. Measure a module that treats all batches alike"
-                )
 
     def _placeholder(self, node: Node, live: bool) -> None:
         signature = self.program.graph_signature
@@ -166,6 +156,8 @@ class Writer:
                 {"self": arguments["self"], "shape": arguments["size"]},
                 keywords,
             )
+        if name == "copy":
+            return name, copied, arguments, keywords
         if name == "view":
             return "view_dtype", target, arguments, keywords
         if name == "type_as":  # nothing of the other tensor but its type
@@ -206,7 +198,14 @@ class Writer:
             raise ReadError("the outputs have to be a tensor with the samples along its first axis")
         if not value.dtype.is_floating_point:
             raise ReadError(f"the outputs have type {value.dtype}, expected floating point logits")
+        if not value.numel:
+            raise ReadError(f"the outputs have shape {('n', *value.shape[1:])}: there is nothing in them to measure")
         return name
+
+
+def copied(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    """One tensor in the shape and type of another, as copy_ writes it: torch's own has no derivative."""
+    return src.to(self.dtype).expand(self.shape).clone()
 
 
 def _needed(end: Node) -> set[Node]:
