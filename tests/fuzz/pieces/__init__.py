@@ -1,6 +1,6 @@
 """All pieces that networks are made of."""
 
-from . import activations, forbidden, layers, merges, norms, selection, sequences, shapes, spatial, structure
+from . import activations, forbidden, layers, merges, norms, odd, selection, sequences, shapes, spatial, structure
 from .registry import PIECES
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "layers",
     "merges",
     "norms",
+    "odd",
     "selection",
     "sequences",
     "shapes",

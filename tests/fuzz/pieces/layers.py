@@ -285,6 +285,97 @@ def _mixture(d: Draft) -> str:
     return f"({all_} * {d.let(weights)}.unsqueeze(-2)).sum(-1)"
 
 
+def _sliced_layers(d: Draft) -> str:
+    """One tensor of parameters, a slice of it for each of several layers, one behind the other or side by side."""
+    w, k = d.width, d.size(2, 3)
+    p, b = d.param(k, w, w), d.param(k, w)
+    if d.coin():
+        v = d.let(f"{d.h} * 1")
+        act = d.pick("F.relu({})", "{}", "torch.tanh({})", "{}.abs()")
+        for i in range(k):
+            d.line(f"{v} = {act.format(f'{v} @ {p}[{i}] + {b}[{i}]')}")
+        return v
+    return str(
+        d.pick(
+            f"sum(F.relu({d.h} @ m) for m in {p})",
+            f"torch.cat([{d.h} @ {p}[0], F.relu({d.h} @ {p}[1]) + {b}[1]], -1)",
+            f"torch.stack([{d.h} @ m + c for m, c in zip({p}, {b})]).amax(0)",
+            f"{d.h} @ {p}.sum(0) + {b}.mean(0)",
+            f"{d.h} @ {p}[0] + {d.h} @ {p}[-1].T",
+        )
+    )
+
+
+def _generated(d: Draft) -> str:
+    """Weights that another layer makes of the sample itself, or of a code."""
+    w, o = d.width, d.size(1, 2)
+    maker = d.module(f"nn.Linear({w}, {w * o})")
+    code = d.param(1, w)
+    if d.rank == 2:
+        return str(
+            d.pick(
+                f"({d.h}.unsqueeze(1) @ {maker}({d.h}).view(-1, {w}, {o})).squeeze(1)",
+                f"torch.einsum('ni,nio->no', {d.h}, {maker}({d.h}).view(-1, {w}, {o}))",
+                f"F.linear({d.h}, {maker}({code}).view({o}, {w}))",
+                f"{d.h} @ F.relu({maker}({code})).view({w}, {o})",
+            )
+        )
+    return str(
+        d.pick(f"F.linear({d.h}, {maker}({code}).view({o}, {w}))", f"{d.h} @ F.relu({maker}({code})).view({w}, {o})")
+    )
+
+
+def _algebra(d: Draft) -> str:
+    """Matrices inverted, solved with, exponentiated, made orthogonal."""
+    w = d.width
+    m = d.let(f"{d.param(w, w)} * 0.3 + torch.eye({w}, dtype=D)")
+    return str(
+        d.pick(
+            f"{d.h} @ torch.linalg.inv({m})",
+            f"torch.linalg.solve({m}, {d.h}.flatten(0, -2).T).T.view({d.h}.shape)",
+            f"{d.h} @ torch.matrix_exp({m})",
+            f"{d.module(f'nn.utils.parametrizations.orthogonal(nn.Linear({w}, {w}))')}({d.h})",
+            f"{d.h} * torch.linalg.det({m})",
+            f"{d.h} @ {m}.inverse().T",
+            f"{d.h} @ {m} @ {m}",
+            f"{d.h} @ torch.linalg.matrix_power({m}, 2)",
+            f"{d.h} * torch.trace({m})",
+        )
+    )
+
+
+def _alias(d: Draft) -> str:
+    """One module under two names."""
+    layer = d.module(f"nn.Linear({d.width}, {d.width})")
+    name = d._name("m")
+    d.init(f"self.{name} = {layer}")
+    return str(
+        d.pick(
+            f"self.{name}({d.h})", f"self.{name}(F.relu({layer}({d.h})))", f"self.{name}({d.h}) + {layer}({d.h}.abs())"
+        )
+    )
+
+
+def _lists(d: Draft) -> str:
+    """Parameters in lists and dicts."""
+    w = d.width
+    several = d.module(f"nn.ParameterList([nn.Parameter(torch.empty({w})) for _ in range(2)])")
+    named = d.module(f"nn.ParameterDict(dict(a=nn.Parameter(torch.empty({w})), b=nn.Parameter(torch.empty(1))))")
+    return str(
+        d.pick(
+            f"sum(p * F.relu({d.h}) for p in {several})",
+            f"{d.h} * {several}[0] + {several}[1]",
+            f"{d.h} * {named}['a'] + {named}['b']",
+            f"{d.h} * torch.stack(list({several})).sum(0)",
+        )
+    )
+
+
+register(
+    "layer",
+    EVERY,
+    {"sliced layers": _sliced_layers, "generated": _generated, "algebra": _algebra, "alias": _alias, "lists": _lists},
+)
 register(
     "layer",
     EVERY,
