@@ -514,7 +514,7 @@ def test_rangamani_leaves_zeros_where_they_are() -> None:
     expected = _top_on_the_quotient(Dense(model, data, names=["0.weight", "2.weight", "2.bias"]), CHAIN)
     score = rangamani_flatness(model, data, tolerance=1e-10)
     assert score.value == pytest.approx(expected, rel=1e-9)
-    assert score.details["zero"] == ["0.bias"]
+    assert score.details["zero"] == ("0.bias",)
 
 
 def test_rangamani_without_rescalings() -> None:

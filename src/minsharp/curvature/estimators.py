@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..network.model import Pattern
 from ..network.reader import Network
-from .hessian import Pattern
 from .losses import Criterion
 from .objective import Objective
 from .results import Diagonal

@@ -1,20 +1,16 @@
 """The exact trace and diagonal of the Hessian."""
 
-from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
-
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import InputError, LossError, NotExactError
-from ..network.reader import Network, read
-from ..network.records import Graph
+from ..graph.records import Graph
+from ..network.model import Pattern, counted
+from ..network.reader import Network, plain_mode, read
 from ..progress import bar
 from .engine import CurvatureSum, Engine, What
 from .losses import Centred, Criterion, as_loss
 from .results import MATRICES, Diagonal, Kind, Trace
 from .stream import Data, batches, count, first_of
-
-Pattern = str | Sequence[str] | None
 
 
 def hessian_trace(
@@ -42,7 +38,7 @@ def hessian_trace(
         loss: a torch criterion; cross-entropy unless given. The result is the Hessian of that very criterion over
             all the data, ``reduction`` included.
         parameters: a glob pattern, or several: measure only the parameters whose names match. Without it, every
-            parameter that requires a gradient.
+            parameter that forward uses and that requires a gradient.
         curvature: "hessian", "ggn" or "jacobian".
         memory: working memory in bytes; decides how many samples are taken at a time. Chosen for speed if not given.
         progress: show a progress bar.
@@ -79,6 +75,7 @@ def hessian_diagonal(
     return Diagonal(*_measure("diagonal", model, data, loss, parameters, curvature, memory, progress))
 
 
+@plain_mode()
 def _measure(
     what: What,
     model: nn.Module | Network,
@@ -96,7 +93,7 @@ def _measure(
     loss = Centred() if curvature == "jacobian" else as_loss(criterion)
     first, stream = first_of(batches(data))
     network = read(model, first.inputs)
-    names = matching(network.parameters, parameters)
+    names = counted(network.parameters, parameters)
     if curvature == "hessian":
         _refuse_inexact(network, names)
     engine = Engine(network, names, loss, what, memory)
@@ -106,24 +103,6 @@ def _measure(
     if not total.weight:
         raise LossError(f"{loss.name} over this data weighs nothing: every target is ignored, or has weight zero")
     return total, curvature, loss.name, loss.mean, exact, network.graph
-
-
-def matching(held: Mapping[str, Tensor], pattern: Pattern) -> list[str]:
-    """The parameters to measure: those that match, or all that require a gradient."""
-    if not held:
-        raise InputError("the model's forward pass uses no parameters")
-    if pattern is None:
-        chosen = [name for name, parameter in held.items() if parameter.requires_grad]
-        if not chosen:
-            raise InputError('no parameter requires a gradient. To measure frozen ones, ask for them: parameters="*"')
-        return chosen
-    patterns = [pattern] if isinstance(pattern, str) else list(pattern) if isinstance(pattern, Sequence) else [None]
-    if not all(isinstance(p, str) for p in patterns):
-        raise InputError(f"parameters={pattern!r}: expected a pattern such as 'encoder.*', or a list of patterns")
-    idle = [p for p in patterns if not any(fnmatchcase(name, p) for name in held)]
-    if idle or not patterns:
-        raise InputError(f"parameters={pattern!r}: nothing matches {idle or 'it'}. The parameters are {list(held)}")
-    return [name for name in held if any(fnmatchcase(name, p) for p in patterns)]
 
 
 def _refuse_inexact(network: Network, names: list[str]) -> None:

@@ -5,23 +5,27 @@ Nothing here reads the network or shares code with the engine.
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from math import isfinite
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..errors import InputError, LossError, NonFiniteError, ReadError
-from ..network.reader import Network, call_form, describe, eval_mode, random_state_kept
+from ..errors import InputError, LossError, MinsharpError, NonFiniteError
+from ..network.model import Pattern, counted, unwrapped
+from ..network.modes import eval_mode, plain_mode, random_state_kept, without_fast_path
+from ..network.reader import Network, call_form, describe, picked
+from ..network.usage import used_parameters
 from .engine import CurvatureSum
-from .hessian import Pattern, matching
 from .losses import Criterion, Loss, as_loss
 from .results import Diagonal
 from .stream import Batch, Data, batches, first_of
 
 Parameters = dict[str, Tensor]
+T = TypeVar("T")
 
 _PART = 512  # samples at a time: the graph of their second derivatives has to fit
 _COLUMNS = 64  # of the factor of the loss at a time
@@ -31,6 +35,11 @@ _KEPT = 2  # graphs that are not built anew for every product
 def _parts(batch: Batch) -> Iterator[Batch]:
     """The samples of a batch, not too many at a time."""
     return (batch.part(start, start + _PART) for start in range(0, len(batch), _PART))
+
+
+def doubled(criterion: Criterion | None) -> Criterion | None:
+    """A criterion whose own tensors are in double precision; a function stays as it is."""
+    return copy.deepcopy(criterion).double() if isinstance(criterion, nn.Module) else criterion
 
 
 class Objective:
@@ -45,15 +54,13 @@ class Objective:
         *,
         need_targets: bool = True,
     ):
-        self.model = model.module if isinstance(model, Network) else getattr(model, "_orig_mod", model)
-        if not isinstance(self.model, nn.Module):
-            raise InputError(f"expected a torch.nn.Module, or a Network from minsharp.read, got {describe(model)}")
+        self.model = unwrapped(model)
         self.loss: Loss = as_loss(criterion)
-        held = dict(self.model.named_parameters())
-        self.names = matching(held, pattern)
-        self.parameters = {name: held[name].detach().clone() for name in self.names}
-        self.device = next(iter(self.parameters.values())).device
-        _, stream = first_of(batches(data))
+        self.device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        first, stream = first_of(batches(data))
+        used = model.parameters if isinstance(model, Network) else self._used(first)
+        self.names = counted(used, pattern)
+        self.parameters: Parameters = {name: used[name].detach().clone() for name in self.names}
         self.batches = [part.to(self.device) for batch in stream for part in _parts(batch)]
         self.weight, self.samples = 0.0, sum(map(len, self.batches))
         with self.prepared(), torch.no_grad():
@@ -67,25 +74,26 @@ class Objective:
             raise LossError(f"{self.loss.name} over this data weighs nothing: every target is ignored, or has weight 0")
         self.divisor = self.weight if self.loss.mean else 1.0
 
+    def _used(self, batch: Batch) -> Parameters:
+        """The parameters that forward uses."""
+        args, kwargs = call_form(self.model, batch.part(0, 2).to(self.device).inputs)
+        with self.prepared():
+            return dict(self._tried(lambda: used_parameters(self.model, args, kwargs), batch))
+
     def _first_outputs(self, batch: Batch) -> Tensor:
-        """The outputs as the model is; refuses what it does not run on, and outputs that are not one tensor."""
+        """The outputs as the model is; refuses what it does not run on."""
+        return self._tried(lambda: self.outputs({}, batch), batch)
+
+    def _tried(self, run: Callable[[], T], batch: Batch) -> T:
+        """What running the model gives; refuses inputs that it does not run on."""
         try:
-            outputs = self.outputs({}, batch)
+            return run()
+        except MinsharpError:
+            raise
         except Exception as error:
             cause = next(iter(str(error).splitlines()), type(error).__name__)
             kind = type(self.model).__name__
             raise InputError(f"{kind} does not run on {describe(batch.inputs)}: {cause}") from error
-        if not isinstance(outputs, Tensor):
-            raise ReadError(f"the outputs are {describe(outputs)}, expected one tensor of outputs")
-        return outputs
-
-    def double(self) -> "Objective":
-        """The same in double precision."""
-        result = copy.copy(self)
-        result.model = copy.deepcopy(self.model).double()
-        result.parameters = {name: p.double() for name, p in self.parameters.items()}
-        result.batches = [batch.double() for batch in self.batches]
-        return result
 
     def narrowed(self, names: Sequence[str]) -> "Objective":
         """The same as a function of fewer parameters."""
@@ -96,19 +104,20 @@ class Objective:
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
-        """The model in eval mode, without fused kernels that lack second derivatives; as it was afterwards."""
-        fast = torch.backends.mha.get_fastpath_enabled()
-        with eval_mode(self.model), random_state_kept(self.device), sdpa_kernel(SDPBackend.MATH):
-            torch.backends.mha.set_fastpath_enabled(False)
-            try:
-                yield
-            finally:
-                torch.backends.mha.set_fastpath_enabled(fast)
+        """The model in eval mode, without fused kernels that lack second derivatives; as it was afterwards.
+
+        Only one thread at a time: the mode and the kernels are the whole process's.
+        """
+        modes = plain_mode(), eval_mode(self.model), random_state_kept(self.device), without_fast_path()
+        with ExitStack() as stack:
+            for mode in (*modes, sdpa_kernel(SDPBackend.MATH)):
+                stack.enter_context(mode)
+            yield
 
     def outputs(self, parameters: Parameters, batch: Batch) -> Tensor:
         """The outputs with some parameters replaced."""
         args, kwargs = call_form(self.model, batch.inputs)
-        return functional_call(self.model, parameters, args, kwargs)
+        return picked(functional_call(self.model, parameters, args, kwargs))
 
     def gradient(self, parameters: Parameters, batch: Batch, create_graph: bool = False) -> tuple[Tensor, ...]:
         """The gradient of one batch's terms, already divided."""

@@ -8,7 +8,8 @@ from typing import Any, Literal, Self
 from torch import Tensor
 
 from ..errors import InputError
-from ..network.records import Graph
+from ..frozen import Frozen, FrozenDict
+from ..graph.records import Graph
 from ..text import printable
 from .engine import CurvatureSum
 
@@ -17,12 +18,13 @@ MATRICES: Mapping[Kind, str] = {"hessian": "Hessian", "ggn": "Gauss-Newton", "ja
 
 
 @dataclass(frozen=True, repr=False)
-class _Curvature:
+class _Curvature(Frozen):
     """What a trace and a diagonal have in common.
 
     ``kind`` is "hessian", "ggn" or "jacobian"; ``exact`` tells for each parameter whether the Gauss-Newton matrix is
     the Hessian (under "jacobian" there is nothing to differ from: always).
-    ``a + b`` of the results for two parts of the data is the result for both.
+    ``a + b`` of the results for two parts of the data is the result for both, and ``sum`` of a list of them for all;
+    a parameter is exact in it if it is in each. What a result hands out is a copy: changing it changes no result.
     """
 
     sum: CurvatureSum
@@ -47,20 +49,42 @@ class _Curvature:
         return self.sum.weight if self.mean else 1.0
 
     def __add__(self, other: Self) -> Self:
-        if not isinstance(other, type(self)):
+        if not isinstance(other, _Curvature):
             return NotImplemented
-        mine, yours = (
-            (r.kind, r.loss, r.mean, {name: tuple(t.shape) for name, t in r.sum.sums.items()}) for r in (self, other)
-        )
-        if mine != yours:
-            raise InputError(f"these results measure different things: {mine} and {yours}")
-        return type(self)(self.sum + other.sum, self.kind, self.loss, self.mean, self.exact, self.graph)
+        self._refuse_unlike(other)
+        exact = {name: claim and other.exact[name] for name, claim in self.exact.items()}
+        same = self.graph is not None and other.graph is not None and self.graph.same_as(other.graph)
+        return type(self)(self.sum + other.sum, self.kind, self.loss, self.mean, exact, self.graph if same else None)
+
+    def __radd__(self, other: int) -> Self:
+        return self if other == 0 and isinstance(other, int) else NotImplemented  # what sum() starts from
+
+    def _refuse_unlike(self, other: "_Curvature") -> None:
+        """Only results of one quantity add up, over the same parameters under the same loss."""
+        mine, yours = self._identity(), other._identity()
+        unlike = [f"{name} {mine[name]} and {yours[name]}" for name in mine if mine[name] != yours[name]]
+        if unlike:
+            raise InputError(f"these results measure different things: {'; '.join(unlike)}")
+        for name, tensor in self.sum.sums.items():
+            if tensor.shape != other.sum.sums[name].shape:
+                shapes = f"{tuple(tensor.shape)} and {tuple(other.sum.sums[name].shape)}"
+                raise InputError(f"these results are of different networks: '{name}' has the shapes {shapes}")
+
+    def _identity(self) -> dict[str, Any]:
+        """What has to agree between results that add up."""
+        return {
+            "a": type(self).__name__,
+            "curvature": self.kind,
+            "loss": self.loss,
+            "mean over samples": self.mean,
+            "parameters": sorted(self.sum.sums),
+        }
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "graph": None}  # what the network does is not part of the numbers
 
     @property
-    def _totals(self) -> dict[str, float]:
+    def _totals(self) -> Mapping[str, float]:
         raise NotImplementedError
 
     @property
@@ -103,9 +127,9 @@ class Trace(_Curvature):
     """The trace of each parameter's block of the Hessian (or Gauss-Newton) matrix."""
 
     @property
-    def by_parameter(self) -> dict[str, float]:
+    def by_parameter(self) -> Mapping[str, float]:
         """Tr[H_P] for each parameter P."""
-        return {name: float(value) / self._divisor for name, value in self.sum.sums.items()}
+        return FrozenDict({name: float(value) / self._divisor for name, value in self.sum.sums.items()})
 
     @property
     def total(self) -> float:
@@ -113,21 +137,21 @@ class Trace(_Curvature):
         return sum(self.by_parameter.values())
 
     @property
-    def _totals(self) -> dict[str, float]:
+    def _totals(self) -> Mapping[str, float]:
         return self.by_parameter
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
-        return {"total": self.total, "by_parameter": self.by_parameter, **self._facts()}
+        return {"total": self.total, "by_parameter": dict(self.by_parameter), **self._facts()}
 
 
 class Diagonal(_Curvature):
     """The diagonal of the Hessian (or Gauss-Newton) matrix, one tensor per parameter, in float64."""
 
     @property
-    def by_parameter(self) -> dict[str, Tensor]:
-        """DIAG[H_P], shaped like P."""
-        return {name: value / self._divisor for name, value in self.sum.sums.items()}
+    def by_parameter(self) -> Mapping[str, Tensor]:
+        """DIAG[H_P], shaped like P; tensors of their own each time."""
+        return FrozenDict({name: value / self._divisor for name, value in self.sum.sums.items()})
 
     @property
     def total(self) -> float:
@@ -142,7 +166,7 @@ class Diagonal(_Curvature):
         return Trace(whole, self.kind, self.loss, self.mean, self.exact, self.graph)
 
     @property
-    def _totals(self) -> dict[str, float]:
+    def _totals(self) -> Mapping[str, float]:
         return {name: float(value.sum()) / self._divisor for name, value in self.sum.sums.items()}
 
     def to_dict(self) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from math import inf
 import torch
 from torch import Tensor, nn
 
-from ..curvature.hessian import Pattern
 from ..curvature.losses import Criterion
 from ..curvature.objective import Objective
 from ..curvature.stream import Data
 from ..errors import InputError
+from ..network.model import Pattern
 from ..network.reader import Network
 from .score import Score
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..curvature.hessian import Pattern
 from ..curvature.losses import Criterion
 from ..curvature.objective import Objective
 from ..curvature.stream import Data
 from ..errors import InputError, NonFiniteError
+from ..network.model import Pattern
 from ..network.reader import Network
 from .score import Score
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import jvp
 
-from ..curvature.hessian import Pattern
 from ..curvature.losses import Criterion
 from ..curvature.objective import Objective
 from ..curvature.stream import Batch, Data
 from ..errors import NonFiniteError
+from ..network.model import Pattern
 from ..network.reader import Network
 from .score import Score
 

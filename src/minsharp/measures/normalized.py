@@ -7,16 +7,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..curvature.contract import Contraction, PerSampleVJP
 from ..curvature.estimators import tsuzuku_arxiv_diagonal, tsuzuku_icml_diagonal
-from ..curvature.hessian import Pattern, hessian_diagonal
+from ..curvature.hessian import hessian_diagonal
 from ..curvature.losses import Criterion
-from ..curvature.plan import Plan
 from ..curvature.results import Diagonal, Kind
+from ..curvature.schedule import Schedule
 from ..curvature.stream import Data, batches, first_of, held
 from ..errors import InputError
+from ..frozen import Frozen
+from ..graph.records import DEVICE, Graph, Operation, store
+from ..network.model import Pattern, unwrapped
 from ..network.reader import Network, read
-from ..network.records import DEVICE, Graph, Operation, store
+from ..rules.contraction import Contraction, PerSampleVJP
 from ..text import printable
 from .minimum import graph_of
 
@@ -25,7 +27,7 @@ Approximation = Literal["exact", "arxiv", "icml"]
 
 
 @dataclass(frozen=True, repr=False)
-class NormalizedSharpness:
+class NormalizedSharpness(Frozen):
     """The sum over layers, and each layer's part, with a certified lower bound on the sum."""
 
     value: float
@@ -94,8 +96,8 @@ def normalized_sharpness(
         network = read(model, first_of(batches(data))[0].inputs)
         measured = _diagonal(network, data, loss, diagonal, curvature, parameters, memory, progress)
         graph = network.graph
-    module = model.module if isinstance(model, Network) else model
-    weights = {name: parameter.detach() for name, parameter in module.named_parameters(remove_duplicate=False)}
+    held_here = unwrapped(model).named_parameters(remove_duplicate=False)
+    weights = {name: parameter.detach() for name, parameter in held_here}
     results = {}
     for name, H in measured.by_parameter.items():
         matrices = as_matrices(graph, name)
@@ -159,7 +161,7 @@ def as_matrices(graph: Graph, parameter: str) -> Callable[[Tensor], Tensor] | No
     """
     if len(graph.values[parameter].shape) < 2:
         return None
-    steps = Plan(graph, (parameter,))
+    steps = Schedule(graph, (parameter,))
     operation, leaf, contraction = _first_use(steps, parameter)
     if leaf != parameter and not steps.paths[parameter].direct:  # made into something else first: as it stands
         leaf, contraction = parameter, PerSampleVJP()
@@ -178,7 +180,7 @@ def as_matrices(graph: Graph, parameter: str) -> Callable[[Tensor], Tensor] | No
     return arranged
 
 
-def _first_use(steps: Plan, parameter: str) -> tuple[Operation, str, Contraction]:
+def _first_use(steps: Schedule, parameter: str) -> tuple[Operation, str, Contraction]:
     for step in steps.steps:
         for site in step.sites:
             if site.leaf in steps.paths[parameter].leaves:

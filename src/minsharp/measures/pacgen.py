@@ -5,11 +5,12 @@ from math import sqrt
 import torch
 from torch import nn
 
-from ..curvature.hessian import Pattern, hessian_diagonal
+from ..curvature.hessian import hessian_diagonal
 from ..curvature.losses import Criterion
 from ..curvature.results import Diagonal, Kind
 from ..curvature.stream import Data
 from ..errors import InputError
+from ..network.model import Pattern, unwrapped
 from ..network.reader import Network
 from .score import Score
 
@@ -54,8 +55,7 @@ def pacgen(
         )
     if diagonal is None:
         diagonal = hessian_diagonal(model, data, loss, parameters=parameters, curvature=curvature)
-    module = model.module if isinstance(model, Network) else getattr(model, "_orig_mod", model)
-    held = dict(module.named_parameters())
+    held = dict(unwrapped(model).named_parameters())
     entries = diagonal.by_parameter
     strange = [name for name, H in entries.items() if name not in held or held[name].shape != H.shape]
     if strange:

@@ -13,11 +13,13 @@ from typing import Any, Literal
 
 from torch import nn
 
-from ..curvature.hessian import Pattern, hessian_diagonal, hessian_trace
+from ..curvature.hessian import hessian_diagonal, hessian_trace
 from ..curvature.losses import Criterion
 from ..curvature.results import Diagonal, Trace
 from ..curvature.stream import Data
 from ..errors import InputError
+from ..frozen import Frozen
+from ..network.model import Pattern, unwrapped
 from ..network.reader import Network
 from ..network.symmetry import Scales, Scope
 from ..text import printable
@@ -56,7 +58,7 @@ class RelativeMinimumSharpness:
 
 
 @dataclass(frozen=True, repr=False)
-class RelativeSensitivity:
+class RelativeSensitivity(Frozen):
     """The squared relative change of the outputs under noise as large as the weights, and each parameter's part."""
 
     value: float
@@ -146,8 +148,7 @@ def relative_sensitivity(
         measured = measure(model, data, parameters=parameters, curvature="jacobian", memory=memory, progress=progress)
     if scope == "element" and isinstance(measured, Trace):
         raise InputError('scope="element" needs the diagonal: pass hessian_diagonal(model, data, curvature="jacobian")')
-    module = model.module if isinstance(model, Network) else model
-    held = dict(module.named_parameters(remove_duplicate=False))
+    held = dict(unwrapped(model).named_parameters(remove_duplicate=False))
     energy = _energy(measured.energy)
     squares = {name: held[name].detach().cpu().double().square() for name in measured.exact}
     if scope == "element":

@@ -1,7 +1,5 @@
 """Relative flatness of one layer."""
 
-import copy
-
 import torch
 from torch import nn
 
@@ -10,7 +8,8 @@ from ..curvature.losses import Criterion
 from ..curvature.results import Kind
 from ..curvature.stream import Data
 from ..errors import InputError
-from ..network.reader import Network, describe
+from ..network.model import copied, unwrapped
+from ..network.reader import Network
 from .score import Score
 
 
@@ -38,9 +37,7 @@ def relative_flatness(
     >>> round(relative_flatness(model, torch.tensor([[1.0, 2.0]]).double(), nn.MSELoss()).value, 8)
     250.0
     """
-    module = model.module if isinstance(model, Network) else getattr(model, "_orig_mod", model)
-    if not isinstance(module, nn.Module):
-        raise InputError(f"expected a torch.nn.Module, or a Network from minsharp.read, got {describe(module)}")
+    module = unwrapped(model)
     name = _chosen(module, layer)
     changed, identity = _with_identity_before(module, name)
     trace = hessian_trace(changed, data, loss, parameters=identity, curvature=curvature)
@@ -66,7 +63,7 @@ def _chosen(module: nn.Module, layer: str | None) -> str:
 
 def _with_identity_before(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     """A copy with an identity layer before a linear one, and the name of the identity's weight."""
-    result = copy.deepcopy(module)
+    result = copied(module)
     layer: nn.Linear = result.get_submodule(name)  # type: ignore[assignment]
     size, like = layer.in_features, layer.weight
     identity = nn.utils.skip_init(nn.Linear, size, size, bias=False, device=like.device, dtype=like.dtype)

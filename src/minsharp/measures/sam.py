@@ -6,11 +6,11 @@ from statistics import fmean, stdev
 import torch
 from torch import Tensor, nn
 
-from ..curvature.hessian import Pattern
 from ..curvature.losses import Criterion
 from ..curvature.objective import Objective
 from ..curvature.stream import Data
 from ..errors import InputError
+from ..network.model import Pattern
 from ..network.reader import Network
 from .eigenvalue import inner, random_start
 from .score import Score

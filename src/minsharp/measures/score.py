@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..frozen import Frozen
 from ..text import printable
 
 
 @dataclass(frozen=True, repr=False)
-class Score:
+class Score(Frozen):
     """The value of a measure, the standard error where it is an estimate, and what else is worth knowing of it."""
 
     measure: str

@@ -1,7 +1,7 @@
 """A network as plain frozen records: what the reader writes and everything after it reads."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any, Literal
@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..errors import ReadError
 from ..text import printable
 
 Kind = Literal["parameter", "buffer", "constant", "input", "activation"]
@@ -85,6 +86,11 @@ class Operation:
             (slot, ref.name) for argument, given in self.arguments.items() for slot, ref in _references(argument, given)
         )
 
+    @property
+    def does(self) -> tuple[Any, ...]:
+        """What it does, wherever in the code it stands."""
+        return self.target, dict(self.arguments), self.keywords, self.outputs, self.many
+
     def bind(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments with every Ref replaced by its value."""
         return {name: _resolve(given, values) for name, given in self.arguments.items()}
@@ -96,11 +102,32 @@ class Operation:
         positional = [value for name, value in bound.items() if name not in self.keywords]
         return self.target(*positional, **{name: bound[name] for name in self.keywords})
 
+    def __getstate__(self) -> dict[str, Any]:
+        """An operation of torch goes by its name, for it does not pickle."""
+        target = self.target
+        named = isinstance(target, torch._ops.OpOverload)
+        return {**self.__dict__, "target": str(target) if named else target}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if isinstance(state["target"], str):
+            self.__dict__["target"] = _operation(state["target"])
+
     @property
     def where(self) -> str:
         """The operation and its place, for messages."""
         place = f"module '{self.module}'" if self.module else "the model's forward"
         return printable(f"{self.name} in {place}" + (f" ({self.source})" if self.source else ""))
+
+
+def _operation(name: str) -> Callable[..., Any]:
+    """An operation of torch by its name, ``aten.linear.default``."""
+    library, packet, overload = name.split(".")
+    try:
+        found: Callable[..., Any] = getattr(getattr(getattr(torch.ops, library), packet), overload)
+    except AttributeError:
+        raise ReadError(f"torch has no operation {name} here: import the module that defines it first") from None
+    return found
 
 
 def split(slot: str) -> tuple[str, int | None]:
@@ -138,6 +165,8 @@ class Graph:
     values: Mapping[str, Value]
     operations: tuple[Operation, ...]
     output: str
+    constants: Mapping[str, Tensor] = field(default_factory=dict)
+    """The values that forward itself holds: neither parameter nor buffer."""
 
     def of_kind(self, kind: Kind) -> tuple[Value, ...]:
         """The values of one kind, in order."""
@@ -149,6 +178,12 @@ class Graph:
             store(values, operation, operation.call(operation.bind(values)))
         return values
 
+    def same_as(self, other: "Graph") -> bool:
+        """Whether another graph has the same values and operations, line by line."""
+        pairs = zip(self.operations, other.operations, strict=False)
+        alike = len(self.operations) == len(other.operations) and all(a.does == b.does for a, b in pairs)
+        return self is other or (alike and self.output == other.output and dict(self.values) == dict(other.values))
+
     @cached_property
     def parameters(self) -> tuple[str, ...]:
         """The names of the parameters that the forward pass uses."""
@@ -158,18 +193,6 @@ class Graph:
     def inputs(self) -> tuple[Value, ...]:
         """What forward is called with."""
         return self.of_kind("input")
-
-
-def dependence(graph: Graph, parameters: Iterable[str]) -> dict[str, frozenset[str]]:
-    """For every value that depends on some of the parameters, which ones."""
-    depends = {name: frozenset({name}) for name in parameters}
-    for operation in graph.operations:
-        behind = frozenset().union(*(depends.get(name, frozenset()) for _, name in operation.reads))
-        for output in operation.outputs:
-            value = graph.values.get(output)
-            if behind and value is not None and value.dtype.is_floating_point:
-                depends[output] = behind
-    return depends
 
 
 def store(values: dict[str, Any], operation: Operation, result: Any) -> None:

@@ -1,0 +1,64 @@
+"""Results that cannot be changed: their mappings are dicts that refuse to."""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import fields
+from typing import Any, NoReturn
+
+from torch import Tensor
+
+
+def _refuse(self: object, *args: Any, **kwargs: Any) -> NoReturn:
+    raise TypeError("a result cannot be changed: take a copy of the mapping, dict(mapping)")
+
+
+class FrozenDict(dict[str, Any]):
+    """A dict that stays as it is. It prints, compares, pickles and goes into json like any other; a copy is plain.
+
+    >>> FrozenDict(a=1)["a"] = 2
+    Traceback (most recent call last):
+    TypeError: a result cannot be changed: take a copy of the mapping, dict(mapping)
+    """
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[dict[str, Any]]]:
+        return FrozenDict, (dict(self),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "FrozenDict":
+        return FrozenDict(deepcopy(dict(self), memo))
+
+
+class Frozen:
+    """What a frozen dataclass holds of mappings and lists becomes read-only as it is made."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            object.__setattr__(self, field.name, frozen(getattr(self, field.name)))
+
+
+class Copied:
+    """A field that holds a tensor and hands out copies of it."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_{name}"
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            raise AttributeError("a field without a default")
+        return instance.__dict__[self._name].clone()
+
+    def __set__(self, instance: Any, value: Tensor) -> None:
+        instance.__dict__[self._name] = value.detach().clone()
+
+
+def frozen(value: Any) -> Any:
+    """Mappings and lists as they cannot be changed, all the way down; anything else as it is."""
+    if isinstance(value, FrozenDict):
+        return value
+    if isinstance(value, Mapping):
+        return FrozenDict({name: frozen(item) for name, item in value.items()})
+    if isinstance(value, list):
+        return tuple(map(frozen, value))
+    return value

@@ -1,0 +1,65 @@
+"""From a module to one flat graph of operations that write nowhere: the only file that calls torch.export."""
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.utils import _pytree as pytree
+
+from ..errors import ReadError
+from .inputs import picked
+from .modes import quiet_export
+from .regions import inline_regions, is_region, mutates
+
+_SIZES = (*range(2, 66), 100, 127, 128, 256, 1000, 1023, 1024, 4096, 10_007)
+_SIZES_DIFFER = (
+    "forward does different things for different batch sizes: what was read holds {} only. Measure a module that "
+    "treats all batches alike"
+)
+
+
+class _Picked(nn.Module):
+    """The model with its hooks, and of what it returns the tensor that is measured."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.training = False
+        self.model = model
+        self.forward = functools.wraps(model.forward)(lambda *args, **kwargs: picked(self.model(*args, **kwargs)))
+
+
+def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
+    """Export with the batch size left free, regions without gradients inlined, and no operation that writes."""
+    signature = inspect.signature(model.forward)
+    bound = dict(signature.bind(*args, **kwargs).arguments)
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD and bound.get(name):
+            raise ReadError(
+                f"cannot read {type(model).__name__}: forward takes {list(bound[name])} through **{name}, and "
+                "torch.export does not leave the batch size of those free. Name them in forward's signature, or pass "
+                "them by position"
+            )
+    shapes = pytree.tree_map_only(Tensor, lambda _: {0: Dim.AUTO}, bound)
+    with quiet_export():
+        program = torch.export.export(_Picked(model), args, kwargs, dynamic_shapes=shapes, strict=False)
+        _check_batch_sizes(program)
+        inline_regions(program)
+        if any(mutates(node) or is_region(node, "autocast") for node in program.graph.nodes):
+            program = program.run_decompositions({})
+    return program
+
+
+def _check_batch_sizes(program: ExportedProgram) -> None:
+    """The graph has to hold for batches of every size from two on."""
+    tensors = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
+    sizes: list[Any] = [size for t in tensors if isinstance(t, Tensor) for size in t.shape]
+    free = [size for size in sizes if isinstance(size, torch.SymInt) and size.node.expr.free_symbols]
+    for condition in [guard.expr for guard in free[0].node.shape_env.guards] if free else []:
+        if not all(bool(condition.subs(dict.fromkeys(condition.free_symbols, n))) for n in _SIZES):
+            raise ReadError(_SIZES_DIFFER.format(f"where {condition}"))
+    for symbol, bounds in program.range_constraints.items():
+        if int(bounds.lower) > 2 or bounds.upper < 1 << 40:
+            raise ReadError(_SIZES_DIFFER.format(f"for {symbol} in {bounds}"))

@@ -1,0 +1,51 @@
+"""What is known about one operation: a row of the table."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..graph.formula import Formula, parse
+from ..graph.records import Operation
+from .channels import Rule
+from .contraction import Contraction
+from .pullback import Pullback, by_autograd
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known about one operation. ``rearranges``: the result holds the same entries, each once."""
+
+    formula: str
+    pull: Pullback = by_autograd
+    contract: Mapping[str, Contraction] = field(default_factory=dict)
+    channels: Rule | None = None
+    rearranges: bool = False
+    unless: str = ""
+    """An argument that, if it is given, makes the row not apply."""
+    otherwise: "Row | None" = None
+    """What applies then; without it, nothing is known."""
+    ignores: tuple[str, ...] = ()
+    """Arguments of which only shape, type or device is used."""
+    detaches: bool = False
+    """No derivative passes."""
+    in_order: bool = False
+    """The same entries in the same order under another shape."""
+    joins: bool = False
+    """Tensors end to end along one axis."""
+    statistics: bool = False
+    """Only the first result follows the formula; the others are made of what has scale one, and have it too."""
+    target: Callable[..., Any] | None = None
+    """What runs in place of torch's own operation, with the same arguments."""
+    compares: bool = False
+    """The result tells only which argument is larger: it stays if both are scaled alike."""
+
+    def formula_of(self, operation: Operation) -> Formula:
+        """The formula with the lists of this very call written out: ``sum(tensors)`` as ``tensors[0] + ...``."""
+
+        def items(match: re.Match[str]) -> str:
+            kind, name = match.groups()
+            count = len(operation.arguments[name])
+            return {"sum": " + ", "prod": "*"}[kind].join(f"{name}[{i}]" for i in range(count))
+
+        return parse(re.sub(r"\b(sum|prod)\((\w+)\)", items, self.formula))

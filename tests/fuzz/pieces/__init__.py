@@ -1,0 +1,19 @@
+"""All pieces that networks are made of."""
+
+from . import activations, forbidden, layers, merges, norms, odd, selection, sequences, shapes, spatial, structure
+from .registry import PIECES
+
+__all__ = [
+    "PIECES",
+    "activations",
+    "forbidden",
+    "layers",
+    "merges",
+    "norms",
+    "odd",
+    "selection",
+    "sequences",
+    "shapes",
+    "spatial",
+    "structure",
+]
