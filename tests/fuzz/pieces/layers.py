@@ -285,6 +285,51 @@ def _mixture(d: Draft) -> str:
     return f"({all_} * {d.let(weights)}.unsqueeze(-2)).sum(-1)"
 
 
+def _broadcast(d: Draft) -> str:
+    """Products whose factors have different numbers of axes, from either side, with axes that are spread."""
+    h, w, k, o = d.h, d.width, d.size(1, 3), d.size(1, 3)
+    n = f"{h}.shape[0]"
+    if d.rank == 2:
+        return str(
+            d.pick(
+                f"{h} @ {weight(d, w)}.unsqueeze(1)",
+                f"({h} @ {weight(d, w)}).unsqueeze(-1)",
+                f"({weight(d, w)} @ {h}.T).unsqueeze(-1)",
+                f"F.linear({h}, {weight(d, w)}).unsqueeze(1)",
+                f"({weight(d, k, o, w)} @ {h}[:, None, :, None]).squeeze(-1)",
+                f"({h} @ {weight(d, k, w, o)}).transpose(0, 1)",
+                f"torch.bmm({h}.unsqueeze(1), {weight(d, 1, w, o)}.expand({n}, -1, -1)).squeeze(1)",
+                f"torch.bmm({weight(d, o, w)}.repeat({n}, 1, 1), {h}.unsqueeze(2)).squeeze(2)",
+                f"torch.matmul({weight(d, 1, o, w)}, {h}.unsqueeze(2)).flatten(1)",
+                f"({h}.unsqueeze(1) + {weight(d, k, w)}).relu()",
+                f"{h}.unsqueeze(1) * {weight(d, k, 1)}",
+                f"torch.einsum('ni,kio->nko', {h}, {weight(d, k, w, o)})",
+                f"torch.einsum('ni,i,io->no', {h}, {weight(d, w)}, {weight(d, w, o)})",
+                f"torch.tensordot({h}, {weight(d, w, k, o)}, dims=1)",
+                f"torch.tensordot({weight(d, o, w)}, {h}, dims=([1], [1])).T",
+            )
+        )
+    t = d.shape[-2]
+    return str(
+        d.pick(
+            f"{h} @ {weight(d, w)}" if d.rank > 2 else h,
+            f"{weight(d, t)} @ {h}" if d.rank > 2 else h,
+            f"{weight(d, 1, o, t)} @ {h}" if d.rank == 3 else f"{weight(d, 1, 1, o, t)}[0] @ {h}",
+            f"{h} @ {weight(d, *[1] * (d.rank - 2), w, o)}",
+            f"{weight(d, k, o, t)} @ {h}.unsqueeze(1)" if d.rank == 3 else f"{weight(d, o, t)} @ {h}",
+            f"{h}.unsqueeze(1) @ {weight(d, k, w, o)}" if d.rank == 3 else f"{h} @ {weight(d, w, o)}",
+            f"torch.einsum('...ti,oi->...to', {h}, {weight(d, o, w)})",
+            f"torch.einsum('...ti,ti->...t', {h}, {weight(d, t, w)})",
+            f"torch.einsum('...ti,ti->...i', {h}, {weight(d, t, w)})",
+            f"F.bilinear({h}, {h}, {weight(d, o, w, w)})",
+            f"torch.tensordot({h}, {weight(d, t, w)}, dims=2)" if d.rank > 3 else f"{h} * {weight(d, t, 1)}",
+            f"({h}.unsqueeze(-1) * {weight(d, w, o)}).sum(-2)",
+            f"({h} * {weight(d, t, w)}).sum((-2, -1)).unsqueeze(-1)",
+            f"F.linear({h}, {weight(d, w)})",
+        )
+    )
+
+
 def _sliced_layers(d: Draft) -> str:
     """One tensor of parameters, a slice of it for each of several layers, one behind the other or side by side."""
     w, k = d.width, d.size(2, 3)
@@ -395,6 +440,7 @@ register(
 )
 register("layer", "234", {"einsum": _einsum, "mixture": _mixture})
 register("layer", "2", {"other products": _other_products})
+register("layer", "234", {"broadcast products": _broadcast})
 register("layer", "3", {"matrix per position": _batched})
 register("layer", "4", {"broadcast batches": _two_batched})
 register(
