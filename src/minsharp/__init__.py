@@ -21,9 +21,8 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .measures.robustness import NoiseRobustness, noise_robustness
     from .measures.score import Score
     from .measures.verify import Verification, verify
-    from .network.reader import Network, read
-    from .network.rescale import fold_batchnorm, rescale
     from .network.fold import fold_batchnorm
+    from .network.reader import Network, read
     from .network.rescale import rescale
     from .network.symmetry import Symmetries, symmetries
     from .report.html import write_report
