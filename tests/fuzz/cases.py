@@ -213,7 +213,8 @@ def script(case: Case, note: str) -> str:
         for f in (losses.log_cosh, losses.squared_sum, losses.softplus_margin)
         if f.__name__ == case.loss.text
     ]
-    parts = PARTS if any(w in shown.source for w in PART_NAMES) else ""
+    blocks = re.split(r"\n(?=class |def )", PARTS)
+    parts = "\n".join(b for b in blocks for name in PART_NAMES if f" {name}(" in b and f"{name}" in shown.source)
     draws = "\n".join(f"{g.name} = {_draw_text(g, case.samples)}" for g in shown.given)
     names = ", ".join(g.name for g in shown.given)
     data = {"plain": names if len(shown.given) == 1 else f"({names})"}.get(
