@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import minsharp as ms
 from minsharp.measures.minimum import curvatures, program
 from minsharp.measures.robustness import NoiseLevel
-from minsharp.network.symmetry import Walk
+from minsharp.network.walk import Walk
 from minsharp.solve.geometric import minimise
 
 from .report import Table, duration

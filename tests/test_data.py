@@ -118,7 +118,7 @@ WRONG: dict[str, tuple[bytes, int, str]] = {
     "nothing": (b"", IMAGES, r"starts with nothing"),
     "cut in the header": (images(3)[:10], IMAGES, r"truncated: it ends inside its header, after 10 of 16 bytes"),
     "cut in the data": (images(3)[:-5], IMAGES, r"truncated: 2363 bytes, its header announces 2368 for 3 samples"),
-    "more than announced": (labels(3) + b"\0", LABELS, r"too long: 12 bytes, its header announces 11"),
+    "more than announced": (labels(3) + b"\0", LABELS, r"too long: 12 bytes or more, its header announces 11"),
     "small images": (images(3, side=27), IMAGES, r"images of 27 x 27 pixels, expected 28 x 28"),
     "an eleventh class": (labels(11, of=11), LABELS, r"holds a label 10, expected 0 to 9"),
     "no samples": (images(0), IMAGES, r"holds no samples"),

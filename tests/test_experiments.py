@@ -23,8 +23,9 @@ from minsharp.experiments.cells import Configuration, Experiment, Row
 from minsharp.experiments.statistics import correlate
 from minsharp.experiments.training import Recipe, evaluate, train_epochs, train_to_loss
 from minsharp.models import build
-from minsharp.report.experiments import kind, label_correlations, tables, write_outputs
+from minsharp.report.experiments import label_correlations, tables, write_outputs
 from minsharp.report.reproduction import page, read_results
+from minsharp.report.rows import kind
 
 from .processes import hears_interrupts
 

@@ -5,11 +5,11 @@ import re
 import pytest
 import torch
 
-from minsharp.curvature import rewrite
-from minsharp.network.formula import parse
+from minsharp.graph.formula import parse
+from minsharp.graph.records import Graph, Operation, Ref, Samples, Value
 from minsharp.network.linearity import exactness
-from minsharp.network.ops import TABLE
-from minsharp.network.records import Graph, Operation, Ref, Samples, Value
+from minsharp.operations import TABLE
+from minsharp.operations import pooled_convolution as rewrite
 
 
 def op(name: str, output: str, **arguments: object) -> Operation:

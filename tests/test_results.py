@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 import minsharp as ms
+from minsharp.graph.records import Operation
 from minsharp.measures.pacgen import pacgen
-from minsharp.network.records import Operation
 
 
 @pytest.fixture
@@ -218,7 +218,8 @@ def test_import_is_light() -> None:
     """Nothing that only plots, prints or downloads comes along."""
     heavy = ["matplotlib", "sklearn", "typer", "rich", "scipy", "pooch", "torch._dynamo", "torch._inductor"]
     code = (
-        "import sys, torch; before = set(sys.modules); import minsharp; new = set(sys.modules) - before;"
+        "import sys, torch; before = set(sys.modules); from minsharp import hessian_trace, read;"
+        "new = set(sys.modules) - before;"
         f"print([m for m in {heavy} if any(n == m or n.startswith(m + '.') for n in new)])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
-from minsharp.network.forms import ANY, Forms
+from minsharp.graph.forms import ANY, Forms
 
 from .test_zoo import network
 from .zoo import BY_NAME, ZOO, Entry, call

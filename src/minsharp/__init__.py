@@ -3,12 +3,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .curvature.hessian import hessian_diagonal, hessian_trace
-from .curvature.results import Diagonal, Trace
 from .errors import InputError, LossError, MinsharpError, NonFiniteError, NotExactError, ReadError
-from .network.reader import Network, read
 
 if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
+    from .curvature.hessian import hessian_diagonal, hessian_trace
+    from .curvature.results import Diagonal, Trace
     from .measures.compare import Comparison, compare
     from .measures.minimum import MinimumSharpness, flattest, minimum_sharpness
     from .measures.normalized import NormalizedSharpness, normalized_sharpness
@@ -23,6 +22,7 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .measures.score import Score
     from .measures.verify import Verification, verify
     from .network.fold import fold_batchnorm
+    from .network.reader import Network, read
     from .network.rescale import rescale
     from .network.symmetry import Symmetries, symmetries
     from .report.html import write_report
@@ -67,6 +67,8 @@ __all__ = [
 ]
 
 _LATER = {
+    "curvature.hessian": ("hessian_diagonal", "hessian_trace"),
+    "curvature.results": ("Diagonal", "Trace"),
     "measures.compare": ("Comparison", "compare"),
     "measures.minimum": ("MinimumSharpness", "flattest", "minimum_sharpness"),
     "measures.normalized": ("NormalizedSharpness", "normalized_sharpness"),
@@ -81,6 +83,7 @@ _LATER = {
     "measures.score": ("Score",),
     "measures.verify": ("Verification", "verify"),
     "network.fold": ("fold_batchnorm",),
+    "network.reader": ("Network", "read"),
     "network.rescale": ("rescale",),
     "network.symmetry": ("Symmetries", "symmetries"),
     "report.html": ("write_report",),

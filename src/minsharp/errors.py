@@ -1,8 +1,13 @@
 """What can go wrong, as few kinds of error as a caller may want to tell apart."""
 
+from .text import printable_lines
+
 
 class MinsharpError(Exception):
-    """The parent of every error that minsharp raises on purpose."""
+    """The parent of every error that minsharp raises on purpose; names in its text are made printable."""
+
+    def __init__(self, *args: object):
+        super().__init__(*(printable_lines(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class ReadError(MinsharpError):

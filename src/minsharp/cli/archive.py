@@ -8,19 +8,22 @@ a new archive in memory that holds nothing but what was checked.
 
 import io
 import json
+import math
 import re
-import zipfile
-import zlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import InputError
+from ..files import reason_of
 from ..network.reader import mutates
 from ..network.reader import quiet_export as quiet_export
+from .weights import BROKEN, check_fits, check_pickle, culprit, first_line
+from .zips import Archive, Member, Patchwork, RefusedError, Window
 
 _MODEL = "models/model.json"
 _INPUTS = "data/sample_inputs/model.pt"
@@ -28,11 +31,15 @@ _CONFIGS = {
     "data/weights/": "data/weights/model_weights_config.json",
     "data/constants/": "data/constants/model_constants_config.json",
 }
-_LIMIT = 64 << 30  # bytes that an archive may unpack to
+_TEXT, _VALUES = 64 << 20, 3_000_000
+"""Bytes and values of a graph in JSON: some hundred thousand operations."""
+_SLACK = 1 << 20
+"""Bytes in a record, or in a tensor, that nobody counts."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TOKENS = re.compile(r"(?:\s|[A-Za-z_][A-Za-z0-9_]*|\d{1,20}(?:\.\d{1,20})?|[-+*/%(),<>=!&|~])*")
+_TOKENS = re.compile(r"(?:\s|[A-Za-z_][A-Za-z0-9_]*|\d{1,20}(?:\.\d{1,20})?|[<>]=?|[!=]=|[-+*/%(),&|~])*")
 _WRITTEN_OUT = re.compile(r"Symbol\('([a-z]{1,2}\d+)'(?:, (?:positive|integer|nonnegative|real)=True)*\)")
+_POWERS = re.compile(r"\*\s*\*|<\s*<|>\s*>")
 _SYMBOL = re.compile(r"[a-z]{1,2}\d+")
 _FUNCTIONS = frozenset(
     re.findall(
@@ -53,121 +60,147 @@ _REFUSED_ARGUMENTS = ("as_operator", "as_graph", "as_custom_obj")
 _NAMES = ("as_name", "graph_name")
 
 
-_BROKEN = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    NotImplementedError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-)
-
-
-class _RefusedError(Exception):
-    """A part of the archive that is not taken on."""
-
-
 def load_pt2(path: Path) -> nn.Module:
     """The network of a `.pt2` file, with its parameters; refuses files that could run code, and runs none."""
     try:
-        records = _records(path)
-        clean = _rewritten(records)
-    except _RefusedError as reason:
+        with io.FileIO(path) as file:
+            clean = _rewritten(Archive(Window(file)))
+            return _module(path, clean)
+    except RefusedError as reason:
         raise InputError(f"'{path}' is refused: {reason}. Nothing in it was run") from None
-    except (
-        zipfile.BadZipFile,
-        EOFError,
-        NotImplementedError,
-        ValueError,
-        KeyError,
-        TypeError,
-        RecursionError,
-    ) as error:
-        raise InputError(f"'{path}' is not a whole .pt2 file, as torch.export.save writes it: {_line(error)}") from None
+    except InputError:
+        raise
+    except BROKEN as error:
+        cause = f"it holds no {error}" if type(error) is KeyError else first_line(error)
+        raise InputError(f"'{path}' is not a whole .pt2 file, as torch.export.save writes it: {cause}") from None
     except OSError as error:
-        raise InputError(f"cannot read '{path}': {error.strerror or error}") from None
-    return _module(path, clean)
+        raise InputError(f"cannot read '{path}': {reason_of(error)}") from None
 
 
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _records(path: Path) -> dict[str, bytes]:
+def _records(archive: Archive) -> dict[str, Member]:
     """The files of the archive, without the folder that they all lie in."""
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-        if len(set(names)) != len(names):
-            raise _RefusedError("it holds two files of the same name")
-        if sum(info.file_size for info in archive.infolist()) > _LIMIT:
-            raise _RefusedError("it unpacks to more than 64 GiB")
-        roots = {name.partition("/")[0] for name in names}
-        if len(roots) != 1:
-            raise ValueError("its files do not lie in one folder")
-        return {name.partition("/")[2]: archive.read(name) for name in names if not name.endswith("/")}
+    if len({name.partition("/")[0] for name in archive.members}) != 1:
+        raise ValueError("its files do not lie in one folder")
+    return {name.partition("/")[2]: member for name, member in archive.members.items()}
 
 
-def _rewritten(records: dict[str, bytes]) -> io.BytesIO:
-    """A new archive of the parts that were checked."""
+def _rewritten(archive: Archive) -> Patchwork:
+    """A new archive of the parts that were checked; the numbers stay in the old one."""
+    records = _records(archive)
+    _check_format(archive, records)
+    kept: dict[str, bytes | Member] = {
+        name: archive.read(records[name].name, 64)
+        for name in ("archive_format", "archive_version", "byteorder", "version", ".data/version")
+        if name in records
+    }
+    configs = {folder: _json(archive, records[config]) for folder, config in _CONFIGS.items()}
+    numbers = {folder: _numbers(folder, config, records) for folder, config in configs.items()}
+    check_fits(sum(member.size for found in numbers.values() for member in found.values()))
+    kept[_MODEL] = _checked_model(_json(archive, records[_MODEL]))
+    _check_inputs(archive, records)
+    kept[_INPUTS] = b""
+    for folder, config in _CONFIGS.items():
+        kept |= numbers[folder]
+        kept[config] = json.dumps(configs[folder]).encode()
+    new = Patchwork(archive)
+    for name, content in kept.items():
+        new.add(f"model/{name}", content)
+    new.finish()
+    return new
+
+
+def _check_format(archive: Archive, records: dict[str, Member]) -> None:
     if "serialized_exported_program.json" in records or ("version" in records and _MODEL not in records):
         raise ValueError("it has the format of torch before 2.8; save it again")
     if _MODEL not in records:
         raise ValueError(f"it holds no {_MODEL}")
-    strange = [name for name in records if name.startswith(("data/aotinductor/", "data/executorch/", "data/mtia/"))]
-    if strange:
-        raise _RefusedError(f"it holds compiled code, '{strange[0]}'")
-    kept: dict[str, bytes] = {name: records[name] for name in ("archive_format", "archive_version") if name in records}
-    kept[_MODEL] = _checked_model(records[_MODEL])
-    kept[_INPUTS] = _checked_inputs(records.get(_INPUTS, b""))
-    for folder, config in _CONFIGS.items():
-        if f"{folder}model.pt" in records:
-            raise _RefusedError(f"'{folder}model.pt' is a pickle")
-        for name in _payloads(json.loads(records[config])):
-            kept[folder + name] = records[folder + name]
-        kept[config] = records[config]
-    buffer = io.BytesIO()
-    writer = torch._C.PyTorchFileWriter(buffer)
-    for name, content in kept.items():
-        writer.write_record(name, content, len(content))
-    writer.write_end_of_file()
-    buffer.seek(0)
-    return buffer
+    if "byteorder" in records and archive.read(records["byteorder"].name, 64).decode() != sys.byteorder:
+        raise ValueError("it comes from a machine with another order of bytes")
+    for name in records:
+        if name.startswith(("data/aotinductor/", "data/executorch/", "data/mtia/")):
+            raise RefusedError(f"it holds compiled code, '{name}'")
+        if name in ("data/weights/model.pt", "data/constants/model.pt"):
+            raise RefusedError(f"'{name}' is a pickle")
 
 
-def _payloads(config: dict[str, Any]) -> Iterator[str]:
-    """The names of the raw tensors that a configuration points to."""
+def _json(archive: Archive, member: Member) -> Any:
+    """A record in JSON; refused where it would take far more memory than a graph does."""
+    text = archive.read(member.name, _TEXT)
+    if sum(text.count(mark) for mark in (b",", b"[", b"{")) > _VALUES:
+        raise RefusedError(f"'{member.name}' holds more than {_VALUES:,} values")
+    return json.loads(text)
+
+
+def _numbers(folder: str, config: Any, records: dict[str, Member]) -> dict[str, Member]:
+    """The records of raw tensors, each as large as the tensors in it need: neither less nor much more."""
+    needed: dict[str, int] = {}
+    for name, payload in _payloads(config):
+        needed[folder + name] = max(needed.get(folder + name, 0), _extent(payload["tensor_meta"]))
+        _check_size(folder + name, _extent(payload["tensor_meta"]), records[folder + name].size)
+    for name, extent in needed.items():
+        if records[name].size > _SLACK + extent * 3 // 2:
+            raise RefusedError(f"'{name}' holds {records[name].size:,} bytes, its tensors take {extent:,}")
+    return {name: records[name] for name in needed}
+
+
+def _check_size(name: str, extent: int, held: int) -> None:
+    if extent > held:
+        raise RefusedError(f"'{name}' announces {extent:,} bytes of numbers, and holds {held:,}")
+
+
+def _extent(meta: dict[str, Any]) -> int:
+    """Bytes from the start of a record to the last number of a tensor; all of its numbers, where those are more."""
+    sizes, strides = ([_whole(n) for n in meta[key]] for key in ("sizes", "strides"))
+    if len(sizes) != len(strides):
+        raise ValueError(f"a tensor of {len(sizes)} dimensions has {len(strides)} strides")
+    item = torch.empty(0, dtype=_dtype(meta["dtype"])).element_size()
+    count = math.prod(sizes)
+    last = _whole(meta["storage_offset"]) + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) + 1
+    spread = count * item if count * item > _SLACK else 0  # a small tensor may stand for a large one, by strides of 0
+    return max(last * item, spread) if count else 0
+
+
+def _whole(number: Any) -> int:
+    found = number["as_int"]
+    if type(found) is not int or not 0 <= found < 1 << 48:
+        raise ValueError(f"{str(found)[:40]} is not a size")
+    return found
+
+
+def _dtype(code: Any) -> torch.dtype:
+    """The type of numbers behind its code in the archive."""
+    from torch._export.serde.serialize import deserialize_scalar_type
+
+    try:
+        return deserialize_scalar_type(code)
+    except (KeyError, TypeError):
+        raise ValueError(f"{str(code)[:40]} is not a type of numbers") from None
+
+
+def _payloads(config: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The raw tensors that a configuration points to: the names of their records, and what it says of them."""
     _check(config)
     for entry, payload in config["config"].items():
         name = payload["path_name"]
         if payload["use_pickle"] or not re.fullmatch(r"(weight|tensor)_\d+", name):
-            raise _RefusedError(f"'{entry}' is a pickled object, '{name}'")
-        yield name
+            raise RefusedError(f"'{entry}' is a pickled object, '{name}'")
+        yield name, payload
 
 
-def _checked_inputs(content: bytes) -> bytes:
-    """The example inputs, if they are plain tensors: torch would unpickle anything else."""
-    if not content:
-        return content
+def _check_inputs(archive: Archive, records: dict[str, Member]) -> None:
+    """The example inputs have to be plain tensors, though nothing is done with them."""
+    if not records.get(_INPUTS) or not records[_INPUTS].size:
+        return
     try:
-        torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+        check_pickle(archive.window(records[_INPUTS].name))
+    except RefusedError:
+        raise
     except Exception as error:
-        raise _RefusedError(f"its example inputs are a pickle of more than tensors ({_reason(error)})") from None
-    return content
+        raise RefusedError(f"its example inputs are a pickle of more than tensors ({culprit(error)})") from None
 
 
-def _reason(error: Exception) -> str:
-    """What the restricted unpickler met."""
-    found = re.search(r"Unsupported (?:global: GLOBAL|class|operand|instruction) ?([\w.]+)|GLOBAL ([\w.]+)", str(error))
-    name = next((g for g in found.groups() if g), "") if found else ""
-    return f"it names '{name}'" if name else _line(error)[:120]
-
-
-def _checked_model(content: bytes) -> bytes:
+def _checked_model(model: Any) -> bytes:
     """The graph without what serves debugging, every name, operation and expression in it checked."""
-    model = json.loads(content)
     model["guards_code"] = []  # code that torch would run; the reader makes its own checks of the inputs
     for expression in model.get("range_constraints", {}):
         _check_expression(expression)
@@ -183,7 +216,7 @@ def _check(value: Any, key: str = "") -> None:
         for name, item in value.items():
             _check_text(name)
             if name in _REFUSED_ARGUMENTS and item is not None:
-                raise _RefusedError(f"its graph passes code, or graphs, to an operation ({name})")
+                raise RefusedError(f"its graph passes code, or graphs, to an operation ({name})")
             _check(item, name)
     elif isinstance(value, list):
         for item in value:
@@ -202,7 +235,7 @@ def _check_string(value: str, key: str) -> None:
         _check_tree(tree)
     elif key == "forward_arg_names" or key in _NAMES:
         if not _IDENTIFIER.fullmatch(value):
-            raise _RefusedError(f"'{value[:60]}' is not a name")
+            raise RefusedError(f"'{value[:60]}' is not a name")
     else:
         _check_text(value)
 
@@ -210,7 +243,7 @@ def _check_string(value: str, key: str) -> None:
 def _check_text(value: str) -> None:
     """No text that could leave the quotes of generated code."""
     if re.search(r"[\"'`\\{}]|[^\x20-\x7e\u00a0-\U0010ffff]", value):
-        raise _RefusedError(f"a name in it has quotes, braces or control characters: {value[:60]!r}")
+        raise RefusedError(f"a name in it has quotes, braces or control characters: {value[:60]!r}")
 
 
 def _check_target(target: str) -> None:
@@ -219,10 +252,10 @@ def _check_target(target: str) -> None:
     match = _ATEN.fullmatch(target)
     packet = getattr(torch.ops.aten, match[1], None) if match and not _dunder(match[1]) else None
     if match is None or not isinstance(packet, torch._ops.OpOverloadPacket) or match[2] not in packet.overloads():
-        raise _RefusedError(f"'{target[:80]}' is not an operation of aten")
+        raise RefusedError(f"'{target[:80]}' is not an operation of aten")
     schema = getattr(packet, match[2])._schema
     if any("file" in argument.name for argument in schema.arguments):
-        raise _RefusedError(f"'{target}' touches files")
+        raise RefusedError(f"'{target}' touches files")
 
 
 def _dunder(name: str) -> bool:
@@ -233,30 +266,30 @@ def _check_expression(text: str) -> None:
     """Sizes as sympy prints them; no attribute, no index, no string, no power, no name but sizes and functions."""
     short = _WRITTEN_OUT.sub(r"\1", text)
     known = all(word in _FUNCTIONS or _SYMBOL.fullmatch(word) for word in _IDENTIFIER.findall(short))
-    if len(text) > 4000 or not _TOKENS.fullmatch(short) or not known or "**" in short:
-        raise _RefusedError(f"{text[:80]!r} is not an expression of sizes")
+    if len(text) > 4000 or not _TOKENS.fullmatch(short) or not known or _POWERS.search(short):
+        raise RefusedError(f"{text[:80]!r} is not an expression of sizes")
 
 
 def _check_tree(tree: dict[str, Any]) -> None:
     """The form of inputs and outputs: tuples, lists and dicts, nothing that would be imported."""
     context = tree["context"]
     if tree["type"] not in _TREE_TYPES:
-        raise _RefusedError(f"its inputs or outputs are of type '{str(tree['type'])[:60]}'")
+        raise RefusedError(f"its inputs or outputs are of type '{str(tree['type'])[:60]}'")
     if isinstance(context, str):
         context = json.loads(context)
     if not (context is None or (isinstance(context, list) and all(isinstance(k, str | int) for k in context))):
-        raise _RefusedError(f"its inputs or outputs have keys that are not names: {str(context)[:60]}")
+        raise RefusedError(f"its inputs or outputs have keys that are not names: {str(context)[:60]}")
     for key in context or ():
         _check_text(str(key))
     for child in tree["children_spec"]:
         _check_tree(child)
 
 
-def _module(path: Path, archive: io.BytesIO) -> nn.Module:
+def _module(path: Path, archive: Patchwork) -> nn.Module:
     """The module of a checked archive, as minsharp reads modules."""
     try:
         with quiet_export():
-            program = torch.export.load(archive)
+            program = torch.export.load(cast(IO[bytes], archive))
             _check_batch(path, program)
             if any(map(mutates, program.graph.nodes)):
                 program = program.run_decompositions({})
@@ -264,7 +297,9 @@ def _module(path: Path, archive: io.BytesIO) -> nn.Module:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"'{path}' is not a .pt2 file that torch {torch.__version__} loads: {_line(error)}") from error
+        raise InputError(
+            f"'{path}' is not a .pt2 file that torch {torch.__version__} loads: {first_line(error)}"
+        ) from error
     for name in ("train", "eval"):  # torch puts methods there that refuse; eval mode is what was exported
         module.__dict__.pop(name, None)
     _tie(module)
@@ -293,38 +328,3 @@ def _tie(module: nn.Module) -> None:
         if parameter.numel() and same is not parameter:
             owner, _, leaf = name.rpartition(".")
             setattr(module.get_submodule(owner), leaf, same)
-
-
-def tensors_of(path: Path) -> dict[str, Tensor]:
-    """The tensors of a `.safetensors` or `.pt`/`.pth` file, by name; a pickle with code in it is refused."""
-    if not path.is_file():
-        raise InputError(f"there is no file '{path}'")
-    suffix = path.suffix.lower()
-    if suffix == ".safetensors":
-        return _safetensors(path)
-    if suffix not in (".pt", ".pth"):
-        raise InputError(f"'{path}': expected a .safetensors, .pt or .pth file of weights")
-    try:
-        held = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        if "weights_only" in str(error) or "Unsupported" in str(error):
-            raise InputError(
-                f"'{path}' is refused: a pickle of more than tensors ({_reason(error)}). Nothing in it was run. "
-                "Save the state dict alone: torch.save(model.state_dict(), path)"
-            ) from None
-        raise InputError(f"'{path}' is not a whole file of weights, as torch.save writes it: {_line(error)}") from None
-    if isinstance(held, dict) and isinstance(held.get("state_dict"), dict):
-        held = held["state_dict"]
-    if not isinstance(held, dict) or not all(isinstance(v, Tensor) for v in held.values()):
-        raise InputError(f"'{path}' holds a {type(held).__name__}, expected a state dict: names and tensors")
-    return {str(name): tensor for name, tensor in held.items()}
-
-
-def _safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise InputError(f"'{path}' is not a whole .safetensors file: {_line(error)}") from None

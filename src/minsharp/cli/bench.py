@@ -18,7 +18,7 @@ from ..curvature.stream import Batch, batches
 from ..errors import InputError
 from ..network.reader import Network, read
 from . import options
-from .output import console, note, number, print_json, table
+from .output import command, console, note, number, print_json, table
 from .sources import Loaded, load_data, load_loss, load_model
 
 PROBES = 30
@@ -27,6 +27,7 @@ BUILT_IN = {"SmallMLP": 1000, "SmallCNN": 200, "LeNet": 50}
 """The paper's networks, untrained, and how many random images they get."""
 
 
+@command
 def bench(
     model: Annotated[
         str | None,

@@ -7,7 +7,7 @@ import typer
 
 from .. import files
 from . import options
-from .output import console, note, number, print_json, table, watched
+from .output import command, console, note, number, print_json, table, watched
 from .task import prepare
 
 
@@ -17,6 +17,7 @@ def _measures(incomplete: str) -> list[str]:
     return [name for name in MEASURES if name.startswith(incomplete)]
 
 
+@command
 def compare(
     model: options.Model,
     data: options.Data,

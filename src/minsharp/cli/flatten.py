@@ -10,12 +10,14 @@ from .. import files
 from ..measures.minimum import MinimumSharpness, minimum_sharpness
 from ..measures.verify import Verification, verify
 from ..network.rescale import rescale
+from ..text import printable
 from . import options
 from .measure import print_checks, summary
-from .output import FailureError, console, note, number, print_json
+from .output import FailureError, command, console, note, number, print_json
 from .task import prepare
 
 
+@command
 def flatten(
     model: options.Model,
     data: options.Data,
@@ -82,15 +84,19 @@ def flatten(
 def _print(result: MinimumSharpness, verification: Verification) -> None:
     text = f"Trace {number(result.trace)} -> {number(result.value)} with the same outputs, scope {result.scope}"
     console().print(text, markup=False)
-    console().print(result.status, markup=False)
+    console().print(printable(result.status), markup=False)
     print_checks({result.scope: verification})
 
 
 def _save(module: nn.Module, path: Path) -> None:
     """The state dict, each tensor once under the first of its names."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     first: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in module.state_dict(keep_vars=True).items():
         first.setdefault(id(tensor), (name, tensor))
-    save_file({name: tensor.detach().contiguous().clone() for name, tensor in first.values()}, path)
+    try:
+        save_file({name: tensor.detach().contiguous().clone() for name, tensor in first.values()}, path)
+    except SafetensorError as error:
+        raise OSError(str(error)) from None

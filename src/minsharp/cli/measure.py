@@ -16,14 +16,16 @@ from ..measures.minimum import MinimumSharpness, minimum_sharpness
 from ..measures.robustness import NoiseRobustness, noise_robustness
 from ..measures.verify import Verification, verify
 from ..network.rescale import rescale
+from ..text import printable
 from . import options
-from .output import FailureError, console, note, number, print_json, table
+from .output import FailureError, command, console, note, number, print_json, table
 from .task import Task, prepare
 
 NOISE = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 """Sizes of the report's noise, relative to the typical weight."""
 
 
+@command
 def measure(
     model: options.Model,
     data: options.Data,
@@ -126,7 +128,7 @@ def _print(results: list[MinimumSharpness], checks: dict[str, Verification]) -> 
     out.print(table(title, columns, [*rows, total], total=True))
     for result in results:
         out.print(f"Minimum sharpness, scope {result.scope}: {number(result.value, 8)}", markup=False)
-        out.print(f"  lower bound {number(result.lower_bound, 8)}; {result.status}", markup=False)
+        out.print(f"  lower bound {number(result.lower_bound, 8)}; {printable(result.status)}", markup=False)
     print_checks(checks)
 
 

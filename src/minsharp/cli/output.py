@@ -3,12 +3,40 @@
 import json
 import math
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout, suppress
+from functools import wraps
+from typing import Any, ParamSpec, TextIO
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from ..text import printable
+
+Arguments = ParamSpec("Arguments")
+_results: list[TextIO] = []
+"""Where results go while a command runs; what anything else prints goes to stderr."""
+
+
+def command(work: Callable[Arguments, None]) -> Callable[Arguments, None]:
+    """A command whose stdout is for its results alone: models are other people's code, and may print."""
+
+    @wraps(work)
+    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        _results.append(sys.stdout)
+        try:
+            with redirect_stdout(sys.stderr):
+                work(*args, **kwargs)
+        finally:
+            _results.pop()
+
+    return run
+
+
+def results() -> TextIO:
+    """Where results go."""
+    return _results[-1] if _results else sys.stdout
 
 
 class FailureError(Exception):
@@ -18,18 +46,15 @@ class FailureError(Exception):
 def complain(error: object, code: int) -> int:
     """Print ``error: ...`` on stderr; the exit code, unchanged."""
     text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
-    print(f"error: {printable(text)}", file=sys.stderr)
+    with suppress(OSError, ValueError):  # nobody to tell
+        print(f"error: {printable(text)}", file=sys.stderr, flush=True)
     return code
-
-
-def printable(text: str) -> str:
-    """Without control characters: names come from files."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def note(text: str) -> None:
     """A line for the person who waits, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    with suppress(OSError, ValueError):
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 def watched() -> bool:
@@ -50,20 +75,20 @@ def plain(value: Any) -> Any:
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
-    print(json.dumps(plain(value), indent=2, allow_nan=False))
+    print(json.dumps(plain(value), indent=2, allow_nan=False), file=results(), flush=True)
 
 
 def console() -> Console:
     """Where results are printed: as wide as they need to be where nobody looks at a terminal."""
-    terminal = sys.stdout.isatty()
+    terminal = results().isatty()
     return Console(
-        file=sys.stdout, width=None if terminal else 200, highlight=False, no_color=not terminal, soft_wrap=not terminal
+        file=results(), width=None if terminal else 200, highlight=False, no_color=not terminal, soft_wrap=not terminal
     )
 
 
 def table(title: str, columns: list[str], rows: list[list[str]], total: bool = False) -> Table:
     """A table whose first column is text and the others numbers; ``total`` sets the last row apart."""
-    result = Table(title=Text(title), title_justify="left", box=_simple(), pad_edge=False, show_edge=False)
+    result = Table(title=Text(printable(title)), title_justify="left", box=_simple(), pad_edge=False, show_edge=False)
     for i, column in enumerate(columns):
         result.add_column(Text(column), justify="left" if i == 0 else "right", overflow="fold")
     for i, row in enumerate(rows):

@@ -1,11 +1,15 @@
 """`minsharp reproduce`: the paper's experiments; `minsharp figures`: their figures again."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from ..extras import required
+from ..text import printable
+from .output import note
 
 if TYPE_CHECKING:
     from ..experiments.cells import Experiment
@@ -15,6 +19,8 @@ app = typer.Typer(
     help="Run the paper's experiments: every cell is kept when it is done, and the same command goes on from there.",
     no_args_is_help=True,
 )
+
+MOST_SEEDS = 100_000
 
 Out = Annotated[Path | None, typer.Option(help="Folder for the results. (default: results/ and what is run)")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with the IDX files. (default: cache, else download)")]
@@ -126,7 +132,7 @@ def page(
     from ..report.reproduction import write_page
 
     write_page(folders, write)
-    typer.echo(str(write))
+    typer.echo(printable(write))
 
 
 def figures(out: Annotated[Path, typer.Argument(help="A folder with a results.csv.")]) -> None:
@@ -134,7 +140,7 @@ def figures(out: Annotated[Path, typer.Argument(help="A folder with a results.cs
     from ..report.experiments import write_outputs
 
     for path in write_outputs(out):
-        typer.echo(str(path))
+        typer.echo(printable(path))
 
 
 def _run(
@@ -146,32 +152,53 @@ def _run(
     from ..data import load
     from ..experiments.cells import InterruptedRunError, run
     from ..report.experiments import tables, write_outputs
+    from ..report.rows import computed_from, read_rows
 
+    required("matplotlib", "drawing figures")  # better now than after the work
+    _check_device(experiment.settings["device"])
     place = None if data_dir is None else os.path.abspath(data_dir)
     if data != "digits":
         load(data, place, progress=sys.stderr.isatty())  # once, before the workers: they find it in the cache
     try:
         run(experiment, out, workers=workers, force=force, data_dir=place)
     except InterruptedRunError as stop:
-        typer.echo(str(stop), err=True)
+        note(str(stop))
         raise typer.Exit(130) from None
     written = write_outputs(out)
-    from ..experiments.cells import read_csv
-
-    for table in tables(read_csv(out / "results.csv")):
+    with computed_from(out):
+        found = tables(read_rows(out / "results.csv"))
+    for table in found:
         typer.echo(f"{table}\n")
-    typer.echo(f"Written: {out / 'results.csv'}, " + ", ".join(path.name for path in written), err=True)
+    note(f"Written: {out / 'results.csv'}, " + ", ".join(path.name for path in written))
+
+
+def _check_device(device: str) -> None:
+    """Refuse a device that the workers would not find."""
+    import torch
+
+    try:
+        torch.zeros(1, device=device).sum().item()
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise typer.BadParameter(f"{device!r}: {reason}", param_hint="--device") from None
 
 
 def _words(text: str | None, default: Sequence[str]) -> list[str]:
-    return list(default) if text is None else [word.strip() for word in text.split(",") if word.strip()]
+    return list(default) if text is None else _unlike(word.strip() for word in text.split(",") if word.strip())
+
+
+def _unlike(values: Iterable[Any]) -> list[Any]:
+    """Each value once."""
+    return list(dict.fromkeys(values))
 
 
 def _numbers(text: str, kind: Callable[[str], Any], option: str) -> list[Any]:
     try:
-        return [kind(word) for word in text.split(",")]
+        return _unlike(kind(word) for word in text.split(","))
     except ValueError:
-        raise typer.BadParameter(f"{text!r}: expected numbers with commas between them", param_hint=option) from None
+        raise typer.BadParameter(
+            f"{text[:60]!r}: expected numbers with commas between them", param_hint=option
+        ) from None
 
 
 def _integers(text: str, option: str) -> list[int]:
@@ -184,10 +211,10 @@ def _seeds(text: str | None, default: int) -> list[int]:
         return list(range(default))
     try:
         if "," in text:
-            return [int(word) for word in text.split(",") if word.strip()]
-        if "-" in text:
-            first, last = map(int, text.split("-"))
-            return list(range(first, last + 1))
-        return list(range(int(text)))
+            return _unlike(int(word) for word in text.split(",") if word.strip())
+        first, last = map(int, text.split("-")) if "-" in text else (0, int(text) - 1)
     except ValueError:
-        raise typer.BadParameter(f"{text!r}: expected '10', '3-5' or '1,3,5'", param_hint="--seeds") from None
+        raise typer.BadParameter(f"{text[:60]!r}: expected '10', '3-5' or '1,3,5'", param_hint="--seeds") from None
+    if last - first >= MOST_SEEDS:
+        raise typer.BadParameter(f"{text[:60]!r}: expected at most {MOST_SEEDS:,} seeds", param_hint="--seeds")
+    return list(range(first, last + 1))

@@ -4,16 +4,17 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .archive import load_pt2, tensors_of
+from .archive import load_pt2
 from .output import watched
+from .weights import arrays_of, is_file, tensors_of
 
 NAMED_DATA = ("digits", "mnist", "fashion-mnist")
 LOSSES: dict[str, Callable[[], nn.Module]] = {
@@ -35,7 +36,7 @@ def load_model(model: str, weights: Path | None = None) -> nn.Module:
     """A model from a `.pt2` file or from ``package.module:factory``, with weights from a file if one is given."""
     if model.lower().endswith(".pt2"):
         path = Path(model)
-        if not path.is_file():
+        if not is_file(path):
             raise InputError(f"there is no file '{model}'")
         module = load_pt2(path)
     elif re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", model):
@@ -56,21 +57,32 @@ def _made(model: str) -> nn.Module:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    try:
+    with _asked(f"cannot import '{name}' for the model '{model}'"):
         factory: Any = importlib.import_module(name)
-    except ImportError as error:
-        raise InputError(f"cannot import '{name}' for the model '{model}': {error}") from error
     for part in attribute.split("."):
-        if not hasattr(factory, part):
+        with _asked(f"'{name}' cannot tell its '{attribute}', which the model '{model}' asks for"):
+            known = hasattr(factory, part)
+        if not known:
             raise InputError(f"'{name}' has no '{attribute}', which the model '{model}' asks for")
         factory = getattr(factory, part)
-    try:
+    with _asked(f"'{model}' could not be called without arguments"):
         module = factory if isinstance(factory, nn.Module) else factory()
-    except Exception as error:
-        raise InputError(f"'{model}' could not be called without arguments: {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
         raise InputError(f"'{model}' returns a {type(module).__name__}, expected a torch.nn.Module")
     return module
+
+
+@contextmanager
+def _asked(trouble: str) -> Iterator[None]:
+    """Other people's code: whatever it raises, also to end the program, is an error that names it."""
+    try:
+        yield
+    except (KeyboardInterrupt, InputError):
+        raise
+    except ImportError as error:
+        raise InputError(f"{trouble}: {error}") from error
+    except BaseException as error:
+        raise InputError(f"{trouble}: {type(error).__name__}: {error}") from error
 
 
 def _load_weights(module: nn.Module, path: Path) -> None:
@@ -169,9 +181,9 @@ def _data_file(name: str) -> tuple[Any, Tensor | None]:
             f"'{name}' is not data: expected {', '.join(NAMED_DATA)}, or an .npz or .safetensors file that holds 'x' "
             "(the inputs, samples along the first axis) and may hold 'y' (the targets)"
         )
-    if not path.is_file():
+    if not is_file(path):
         raise InputError(f"there is no file '{name}'")
-    arrays = _npz(path) if suffix == ".npz" else tensors_of(path)
+    arrays = arrays_of(path) if suffix == ".npz" else tensors_of(path)
     targets = arrays.pop("y", None)
     if not arrays:
         raise InputError(f"'{name}' holds no 'x': expected the inputs under that name")
@@ -184,21 +196,6 @@ def _data_file(name: str) -> tuple[Any, Tensor | None]:
     if set(arrays) == set(numbered):
         return tuple(arrays[key] for key in numbered), targets
     return arrays, targets
-
-
-def _npz(path: Path) -> dict[str, Tensor]:
-    import zipfile
-    import zlib
-
-    import numpy as np
-
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
-            return {key: torch.from_numpy(held[key].copy()) for key in held.files}
-    except (ValueError, OSError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        if "allow_pickle" in str(error) or "pickle" in str(error).lower():
-            raise InputError(f"'{path}' is refused: it holds pickled objects. Nothing in it was run") from None
-        raise InputError(f"'{path}' is not a whole .npz file of numbers: {str(error).splitlines()[0]}") from None
 
 
 def load_loss(name: str) -> nn.Module:

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from ..errors import InputError, NonFiniteError
 from ..frozen import Frozen
-from ..network.ops import row
+from ..graph.records import DEVICE, store
 from ..network.reader import Network, first_non_finite, is_finite
-from ..network.records import DEVICE, store
-from .contract import Use, square_sum, squares_of_rows, wide, widest
+from ..operations import row
+from ..rules.contraction import Use, square_sum, squares_of_rows, wide, widest
+from ..rules.pullback import Pull
 from .losses import Loss
-from .plan import Site, Step, fast_plan
-from .pullback import Pull
+from .schedule import Site, Step, fast_schedule
 from .stream import Batch, chunks
 
 What = Literal["trace", "diagonal"]
@@ -65,12 +65,12 @@ class Engine:
         self.network = network
         self.loss = loss
         self.what = what
-        self.plan = fast_plan(network.graph, tuple(parameters))
+        self.schedule = fast_schedule(network.graph, tuple(parameters))
         self.values = network.state()
         self.device: torch.device = self.values[DEVICE.name]
         self._check_finite()
         self.made = self._run_prelude()
-        if self.plan.makes_leaves:
+        if self.schedule.makes_leaves:
             self.values = {k: v.detach() if isinstance(v, Tensor) else v for k, v in self.made.items()}
         else:
             self.values = self.made
@@ -87,21 +87,21 @@ class Engine:
     def _run_prelude(self) -> dict[str, Any]:
         """What is made of parameters and constants alone: once per call, remembering how, to pull back through."""
         tracked = dict(self.values)
-        if self.plan.makes_leaves:
-            tracked |= {name: self.values[name].requires_grad_() for name in self.plan.parameters}
-        with torch.set_grad_enabled(self.plan.makes_leaves):
-            for operation in self.plan.prelude:
+        if self.schedule.makes_leaves:
+            tracked |= {name: self.values[name].requires_grad_() for name in self.schedule.parameters}
+        with torch.set_grad_enabled(self.schedule.makes_leaves):
+            for operation in self.schedule.prelude:
                 store(tracked, operation, operation.call(operation.bind(tracked)))
         return tracked
 
     def _chunk(self, memory: int | None) -> tuple[int, int]:
         """How many samples and columns at a time keep the work inside the memory budget."""
-        output = self.plan.graph.values[self.plan.graph.output]
+        output = self.schedule.graph.values[self.schedule.graph.output]
         rank = max(self.loss.rank(output.shape), 1)
         size = max(output.dtype.itemsize, 4)
         default = CPU_WORKING_SET if self.device.type == "cpu" else ACCELERATOR_WORKING_SET
         budget = default if memory is None else memory
-        fixed, each = self.plan.floats
+        fixed, each = self.schedule.floats
         columns = min(rank, max(1, (budget // size - 2 * fixed) // max(2 * each, 1)))
         samples = max(2, budget // (size * (fixed + columns * each)))
         return int(samples), int(columns)
@@ -116,7 +116,7 @@ class Engine:
             energy += chunk_energy
             samples += len(chunk)
             advance(len(chunk))
-        whole = {name: sums[name] if name in sums else self._zero(name) for name in self.plan.parameters}
+        whole = {name: sums[name] if name in sums else self._zero(name) for name in self.schedule.parameters}
         for name, value in whole.items():
             if not is_finite(value):
                 raise NonFiniteError(
@@ -170,7 +170,7 @@ class Engine:
         values: dict[str, Any] = self.values | dict(inputs)
         pulls: list[Pull | None] = []
         uses: list[list[Use]] = []
-        for step in self.plan.steps:
+        for step in self.schedule.steps:
             operation = step.operation
             bound = operation.bind(values)
             pull = None
@@ -183,24 +183,24 @@ class Engine:
             uses.append(self._uses(step, bound, values, n, rows) if step.sites else [])
             for name in step.drop:
                 values.pop(name, None)
-        return _Forward(values[self.plan.graph.output], pulls, uses)
+        return _Forward(values[self.schedule.graph.output], pulls, uses)
 
     def _uses(
         self, step: Step, bound: Mapping[str, Any], values: Mapping[str, Any], n: int, rows: dict[str, Tensor]
     ) -> list[Use]:
         operation = step.operation
         needed = {name: values[name] for _, name in operation.reads} | {DEVICE.name: self.device}
-        output = self.plan.graph.values[operation.outputs[0]].shape
+        output = self.schedule.graph.values[operation.outputs[0]].shape
         memo: dict[str, Tensor] = {}
         common = (bound, needed, step.samples, step.layouts, output, n, memo, rows)
         return [Use(operation, site.slot, site.leaf, tuple(values[site.leaf].shape), *common) for site in step.sites]
 
     def _sweep(self, forward: _Forward, G: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Pull the columns back through all steps; yields each parameter's sum once it is complete."""
-        at: dict[str, Tensor] = {self.plan.graph.output: G}
+        at: dict[str, Tensor] = {self.schedule.graph.output: G}
         shared: dict[str, Tensor] = {}
-        for i in range(len(self.plan.steps) - 1, -1, -1):
-            step = self.plan.steps[i]
+        for i in range(len(self.schedule.steps) - 1, -1, -1):
+            step = self.schedule.steps[i]
             found = [at.pop(name, None) for name in step.operation.outputs]
             if not step.live or all(g is None for g in found):
                 continue
@@ -220,11 +220,11 @@ class Engine:
         yield from self._finish(shared)
 
     def _contract(self, site: Site, use: Use, G: Tensor, shared: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        if site.leaf in self.plan.shared:
+        if site.leaf in self.schedule.shared:
             gradient = site.contraction.gradient(use, G)
             shared[site.leaf] = shared[site.leaf] + gradient if site.leaf in shared else gradient
             return
-        (parameter,) = self.plan.depends[site.leaf]
+        (parameter,) = self.schedule.depends[site.leaf]
         if self.what == "trace":
             yield parameter, site.contraction.trace(use, G)
             return
@@ -236,7 +236,7 @@ class Engine:
 
     def _finish(self, shared: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Parameters used in several places, or made into other tensors first: add their gradients, then square."""
-        for parameter, path in self.plan.paths.items():
+        for parameter, path in self.schedule.paths.items():
             if path.direct:
                 continue
             total: Tensor | None = None

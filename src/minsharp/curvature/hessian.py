@@ -3,9 +3,9 @@
 from torch import nn
 
 from ..errors import InputError, LossError, NotExactError
+from ..graph.records import Graph
 from ..network.model import Pattern, counted
-from ..network.reader import Network, read
-from ..network.records import Graph
+from ..network.reader import Network, plain_mode, read
 from ..progress import bar
 from .engine import CurvatureSum, Engine, What
 from .losses import Centred, Criterion, as_loss
@@ -75,6 +75,7 @@ def hessian_diagonal(
     return Diagonal(*_measure("diagonal", model, data, loss, parameters, curvature, memory, progress))
 
 
+@plain_mode()
 def _measure(
     what: What,
     model: nn.Module | Network,

@@ -137,6 +137,31 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor.to(_wide_type(tensor))
 
 
+def _refuse_guess(name: str, outputs: Tensor) -> None:
+    """Which axis of several runs over the classes is not for us to say."""
+    if outputs.dim() > 2:
+        raise LossError(
+            f"{name} on outputs of shape {tuple(outputs.shape)} without targets: which axis runs over the classes "
+            "cannot be told. Pass targets of shape (n, *positions) as well, with the classes on axis 1 of the outputs "
+            "as nn.CrossEntropyLoss has them; if they are on the last axis, wrap the model in a module whose forward "
+            f"returns outputs.{_to_axis_1(outputs)}"
+        )
+
+
+def _to_axis_1(outputs: Tensor) -> str:
+    return "transpose(1, 2)" if outputs.dim() == 3 else "movedim(-1, 1)"
+
+
+def _check_class_axis(outputs: Tensor, targets: Tensor) -> None:
+    """Refuse one target per position for outputs whose positions come before the classes."""
+    if outputs.dim() > 2 and targets.shape == outputs.shape[:-1] != (outputs.shape[0], *outputs.shape[2:]):
+        raise LossError(
+            f"outputs of shape {tuple(outputs.shape)} with targets of shape {tuple(targets.shape)}: the classes have "
+            "to be on axis 1, as nn.CrossEntropyLoss has them, and here they are on the last axis. Wrap the model in a "
+            f"module whose forward returns outputs.{_to_axis_1(outputs)}"
+        )
+
+
 class CrossEntropy(Loss):
     """Softmax cross-entropy on logits (n, K) or (n, K, *positions), with everything nn.CrossEntropyLoss takes."""
 
@@ -174,25 +199,27 @@ class CrossEntropy(Loss):
         if targets is None:
             if self.needs_targets:
                 raise LossError("CrossEntropyLoss with class weights needs targets: pass data=(inputs, targets)")
+            _refuse_guess("CrossEntropyLoss", outputs)
             return
+        _check_class_axis(outputs, targets)
         if targets.dtype.is_floating_point:
             if targets.shape != outputs.shape:
                 raise LossError(
                     f"expected targets as class indices {(outputs.shape[0], *outputs.shape[2:])} or probabilities "
-                    f"{tuple(outputs.shape)}, got {_shape(targets)}"
+                    f"{tuple(outputs.shape)}, got {_shape(targets)}; if that is a second input, pass ((a, b), None)"
                 )
             if not bool(((targets >= 0) & targets.isfinite()).all()):
                 raise LossError("CrossEntropyLoss expects probabilities as targets, some are negative or not finite")
             return
-        if targets.shape != (outputs.shape[0], *outputs.shape[2:]) or targets.dtype not in (
-            torch.int64,
-            torch.uint8,
-        ):
+        expected = (outputs.shape[0], *outputs.shape[2:])
+        if targets.shape != expected or targets.dtype not in (torch.int64, torch.uint8):
+            hint = "" if targets.dtype.is_floating_point or targets.shape != expected else ": use targets.long()"
             raise LossError(
-                f"expected targets of shape {(outputs.shape[0], *outputs.shape[2:])} and type torch.int64 for outputs "
-                f"{tuple(outputs.shape)}, got {_shape(targets)}"
+                f"expected targets of shape {expected} and type torch.int64 for outputs "
+                f"{tuple(outputs.shape)}, got {_shape(targets)}{hint}"
             )
-        wrong = targets[(targets != self.ignore) & ((targets < 0) | (targets >= classes))]
+        labels = targets.long()
+        wrong = labels[self._kept(targets) & ((labels < 0) | (labels >= classes))]
         if wrong.numel():
             raise LossError(f"target {int(wrong[0])} is not a class: the outputs have {classes} classes")
 
@@ -206,7 +233,7 @@ class CrossEntropy(Loss):
             raise LossError("the value of CrossEntropyLoss needs targets: pass data=(inputs, targets)")
         return F.cross_entropy(
             outputs,
-            targets,
+            targets if targets.dtype.is_floating_point else targets.long(),
             weight=self._on(outputs),
             ignore_index=self.ignore,
             reduction="sum",
@@ -217,7 +244,7 @@ class CrossEntropy(Loss):
         return None if self.class_weight is None else self.class_weight.to(outputs)
 
     def _kept(self, targets: Tensor) -> Tensor:
-        return targets != self.ignore
+        return targets.long() != self.ignore  # a byte compared with -100 is compared with 156
 
     def weight(self, outputs: Tensor, targets: Tensor | None) -> float:
         """The class weights of the targets; the number of targets where there are none."""
@@ -241,7 +268,7 @@ class CrossEntropy(Loss):
         kept = self._kept(targets)
         if self.class_weight is None and bool(kept.all()):
             return None
-        chosen = w.flatten()[torch.where(kept, targets, 0).long()]
+        chosen = w.flatten()[torch.where(kept, targets.long(), 0)]
         return kept * ((1 - self.smoothing) * chosen + self.smoothing * w.mean())
 
     def columns(self, outputs: Tensor, targets: Tensor | None) -> Columns:
@@ -419,7 +446,13 @@ class Centred(_Separate):
         return prod(shape) if K == 1 else (K - 1) * prod(shape[2:])
 
     def check(self, outputs: Tensor, targets: Tensor | None) -> None:
-        """Any targets will do: they are not used."""
+        """Any targets will do, where there is one axis of classes; of several, their shape tells which."""
+        if targets is None:
+            _refuse_guess("the centring of classes", outputs)
+        elif outputs.dim() > 2:
+            _check_class_axis(outputs, targets)
+            if targets.shape not in (outputs.shape, (outputs.shape[0], *outputs.shape[2:])):
+                _refuse_guess("the centring of classes", outputs)
 
     def weight(self, outputs: Tensor, targets: Tensor | None) -> float:
         """Samples, times positions."""

@@ -5,7 +5,7 @@ Nothing here reads the network or shares code with the engine.
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from math import isfinite
 from typing import TypeVar
 
@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..errors import InputError, LossError, NonFiniteError, ReadError
+from ..errors import InputError, LossError, MinsharpError, NonFiniteError
 from ..network.model import Pattern, counted, unwrapped
-from ..network.reader import Network, call_form, describe, eval_mode, random_state_kept
+from ..network.modes import eval_mode, plain_mode, random_state_kept, without_fast_path
+from ..network.reader import Network, call_form, describe, picked
 from ..network.usage import used_parameters
 from .engine import CurvatureSum
 from .losses import Criterion, Loss, as_loss
@@ -80,16 +81,15 @@ class Objective:
             return dict(self._tried(lambda: used_parameters(self.model, args, kwargs), batch))
 
     def _first_outputs(self, batch: Batch) -> Tensor:
-        """The outputs as the model is; refuses outputs that are not one tensor."""
-        outputs = self._tried(lambda: self.outputs({}, batch), batch)
-        if not isinstance(outputs, Tensor):
-            raise ReadError(f"the outputs are {describe(outputs)}, expected one tensor of outputs")
-        return outputs
+        """The outputs as the model is; refuses what it does not run on."""
+        return self._tried(lambda: self.outputs({}, batch), batch)
 
     def _tried(self, run: Callable[[], T], batch: Batch) -> T:
         """What running the model gives; refuses inputs that it does not run on."""
         try:
             return run()
+        except MinsharpError:
+            raise
         except Exception as error:
             cause = next(iter(str(error).splitlines()), type(error).__name__)
             kind = type(self.model).__name__
@@ -104,19 +104,20 @@ class Objective:
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
-        """The model in eval mode, without fused kernels that lack second derivatives; as it was afterwards."""
-        fast = torch.backends.mha.get_fastpath_enabled()
-        with eval_mode(self.model), random_state_kept(self.device), sdpa_kernel(SDPBackend.MATH):
-            torch.backends.mha.set_fastpath_enabled(False)
-            try:
-                yield
-            finally:
-                torch.backends.mha.set_fastpath_enabled(fast)
+        """The model in eval mode, without fused kernels that lack second derivatives; as it was afterwards.
+
+        Only one thread at a time: the mode and the kernels are the whole process's.
+        """
+        modes = plain_mode(), eval_mode(self.model), random_state_kept(self.device), without_fast_path()
+        with ExitStack() as stack:
+            for mode in (*modes, sdpa_kernel(SDPBackend.MATH)):
+                stack.enter_context(mode)
+            yield
 
     def outputs(self, parameters: Parameters, batch: Batch) -> Tensor:
         """The outputs with some parameters replaced."""
         args, kwargs = call_form(self.model, batch.inputs)
-        return functional_call(self.model, parameters, args, kwargs)
+        return picked(functional_call(self.model, parameters, args, kwargs))
 
     def gradient(self, parameters: Parameters, batch: Batch, create_graph: bool = False) -> tuple[Tensor, ...]:
         """The gradient of one batch's terms, already divided."""

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..frozen import Frozen, FrozenDict
-from ..network.records import Graph
+from ..graph.records import Graph
+from ..text import printable
 from .engine import CurvatureSum
 
 Kind = Literal["hessian", "ggn", "jacobian"]
@@ -88,14 +89,14 @@ class _Curvature(Frozen):
 
     @property
     def _title(self) -> str:
-        return f"{MATRICES[self.kind]} trace of {self.loss} over {self.samples:,} samples"
+        return f"{MATRICES[self.kind]} trace of {printable(self.loss)} over {self.samples:,} samples"
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
         total = sum(self._totals.values())
         rows = []
         for name, value in self._totals.items():
             share = f"{value / total:.1%}" if total else "-"
-            rows.append((name, f"{value:.6g}", share, "yes" if self.exact[name] else "no"))
+            rows.append((printable(name), f"{value:.6g}", share, "yes" if self.exact[name] else "no"))
         return [*rows, ("total", f"{total:.6g}", "", "yes" if all(self.exact.values()) else "no")]
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 import torch
 
+from ..extras import required
 from .dataset import Dataset, normalised
 
 TRAIN = 1000
@@ -10,8 +11,7 @@ SPLIT_SEED = 0
 
 def load_digits() -> Dataset:
     """The digits, in a split that is the same every time: 1,000 for training, 797 for testing."""
-    from sklearn import datasets
-
+    datasets = required("sklearn.datasets", "the data set 'digits'")
     pixels, labels = datasets.load_digits(return_X_y=True)
     x = normalised(torch.from_numpy(pixels), 16).view(-1, 1, 8, 8)
     y = torch.from_numpy(labels).long()

@@ -2,10 +2,11 @@
 
 import gzip
 import hashlib
+import math
 import os
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..extras import required
 from .dataset import Dataset, normalised
 
 IMAGES, LABELS = 2051, 2049  # the first four bytes of a file: unsigned bytes in three dimensions, or in one
 _HOLDS = {IMAGES: "images", LABELS: "labels"}
 PARTS = {"train": 60_000, "t10k": 10_000}
 SIDE, CLASSES = 28, 10
+LARGEST = 16 + PARTS["train"] * SIDE * SIDE
+"""Bytes in the largest of the files."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,7 @@ def load_idx(source: Source, data_dir: str | Path | None = None, *, progress: bo
 
 def cache_folder(name: str) -> Path:
     """Where downloads go: $MINSHARP_DATA, or the usual cache of the system."""
-    import pooch
-
+    pooch = required("pooch", "downloading data")
     return Path(os.environ.get("MINSHARP_DATA") or pooch.os_cache("minsharp")) / name
 
 
@@ -112,59 +115,94 @@ def _given(source: Source, folder: Path) -> Path:
 def read_part(folder: Path, part: str) -> tuple[Tensor, Tensor]:
     """Images and labels of the training or the test part, with everything checked that can be without knowing them."""
     images, labels = folder / file_name(part, IMAGES), folder / file_name(part, LABELS)
+    n, m = announced(images, IMAGES)[0], announced(labels, LABELS)[0]
+    if n != m:
+        raise InputError(f"{images} holds {n} images, but {labels} {m} labels: they do not belong together")
+    if n != PARTS[part]:
+        raise InputError(f"{images} and {labels} hold {n} samples, expected {PARTS[part]}")
     x, y = read_file(images, IMAGES), read_file(labels, LABELS)
-    if len(x) != len(y):
-        raise InputError(f"{images} holds {len(x)} images, but {labels} {len(y)} labels: they do not belong together")
-    if len(x) != PARTS[part]:
-        raise InputError(f"{images} and {labels} hold {len(x)} samples, expected {PARTS[part]}")
     return normalised(x, 255).unsqueeze(1), y.long()
 
 
-def read_file(path: Path, magic: int) -> Tensor:
-    """The bytes of one IDX file as a tensor; an error names the file and what is wrong with it."""
-    raw = _decompressed(path)
+def announced(path: Path, magic: int) -> tuple[int, ...]:
+    """The shape that the header of an IDX file announces; nothing after it is unpacked."""
+    dimensions = 3 if magic == IMAGES else 1
+    head = 4 + 4 * dimensions
+    raw = _decompressed(path, head)
     found = struct.unpack(">i", raw[:4])[0] if len(raw) >= 4 else None
     if found != magic:
         what = f"is a file of {_HOLDS[found]}" if found in _HOLDS else f"starts with {raw[:4].hex(' ') or 'nothing'}"
         swapped = ": are two files swapped?" if found in _HOLDS else ": it is not an IDX file of unsigned bytes"
         raise InputError(f"{path} {what}, expected {_HOLDS[magic]} (magic number {magic}){swapped}")
-    dimensions = 3 if magic == IMAGES else 1
-    head = 4 + 4 * dimensions
     if len(raw) < head:
         raise InputError(f"{path} is truncated: it ends inside its header, after {len(raw)} of {head} bytes")
     shape = struct.unpack(f">{dimensions}i", raw[4:head])
     if magic == IMAGES and shape[1:] != (SIDE, SIDE):
         raise InputError(f"{path} holds images of {shape[1]} x {shape[2]} pixels, expected {SIDE} x {SIDE}")
-    expected = head + torch.Size(shape).numel()
-    if len(raw) != expected:
-        what = "truncated" if len(raw) < expected else "too long"
-        raise InputError(f"{path} is {what}: {len(raw)} bytes, its header announces {expected} for {shape[0]} samples")
-    values = torch.frombuffer(bytearray(raw[head:]), dtype=torch.uint8).view(shape) if shape[0] else None
-    if values is None:
+    if shape[0] <= 0:
         raise InputError(f"{path} holds no samples")
+    return shape
+
+
+def read_file(path: Path, magic: int) -> Tensor:
+    """The bytes of one IDX file as a tensor; an error names the file and what is wrong with it."""
+    shape = announced(path, magic)
+    head = 4 + 4 * len(shape)
+    expected = head + math.prod(shape)
+    raw = _decompressed(path, expected + 1)
+    if len(raw) != expected:
+        what = f"truncated: {len(raw)} bytes" if len(raw) < expected else f"too long: {len(raw)} bytes or more"
+        raise InputError(f"{path} is {what}, its header announces {expected} for {shape[0]} samples")
+    values = torch.frombuffer(raw, dtype=torch.uint8, offset=head).view(shape)
     if magic == LABELS and int(values.max()) >= CLASSES:
         raise InputError(f"{path} holds a label {int(values.max())}, expected 0 to {CLASSES - 1}")
     return values
 
 
-def _decompressed(path: Path) -> bytes:
+def _decompressed(path: Path, most: int) -> bytearray:
+    """What a file unpacks to, of it no more than so many bytes."""
+    found = bytearray()
+    for chunk in _unpacked(path):
+        found += chunk[: most - len(found)]
+        if len(found) == most:
+            break
+    return found
+
+
+def _unpacked(path: Path) -> Iterator[bytes]:
+    """What a file unpacks to, piece by piece."""
     try:
-        return gzip.decompress(path.read_bytes())
+        with path.open("rb") as packed, gzip.GzipFile(fileobj=packed) as file:
+            while chunk := file.read(1 << 16):
+                yield chunk
     except FileNotFoundError as error:
         raise InputError(f"{path} does not exist") from error
     except EOFError as error:
         raise InputError(f"{path} is truncated: the compressed data ends too early") from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path} is corrupt: it cannot be decompressed ({error})") from error
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _sha256(path: Path, most: int) -> str:
+    """The hash of what a file unpacks to; nothing if that is more than so many bytes."""
+    digest, size = hashlib.sha256(), 0
+    for chunk in _unpacked(path):
+        digest.update(chunk)
+        size += len(chunk)
+        if size > most:
+            return ""
+    return digest.hexdigest()
 
 
 def _belongs(source: Source, path: Path) -> None:
     """Refuse a sound file that is known to be another one: the wrong data set would give wrong numbers silently."""
     kind, expected = source.archives[path.name].split(":")
-    packed = path.read_bytes()
-    if hashlib.new(kind, packed).hexdigest() == expected:
-        return
-    found = hashlib.sha256(gzip.decompress(packed)).hexdigest()
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, kind).hexdigest() == expected:
+            return
+    found = _sha256(path, LARGEST)
     owners = [(s.name, name) for s in (MNIST, FASHION_MNIST) for name, known in s.contents.items() if known == found]
     if (source.name, path.name) in owners:
         return
@@ -182,12 +220,14 @@ def fetch(source: Source, name: str, folder: Path, *, progress: bool = False) ->
 
     pooch writes to a temporary file, checks its hash and renames it, so the folder never holds half a file.
     """
-    import pooch
-
+    pooch = required("pooch", "downloading data")
     path = folder / name
     if path.is_file() and _whole(path, source, name):
         return path
-    path.unlink(missing_ok=True)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot replace '{path}': {error.strerror or error}") from None
     reasons = []
     for mirror in source.mirrors:
         bar = _Bar(name) if progress else None
@@ -208,12 +248,11 @@ def fetch(source: Source, name: str, folder: Path, *, progress: bool = False) ->
 
 
 def _whole(path: Path, source: Source, name: str) -> bool:
-    import pooch
-
+    pooch = required("pooch", "downloading data")
     if pooch.hashes.hash_matches(path, source.archives[name]):
         return True
     try:
-        return hashlib.sha256(_decompressed(path)).hexdigest() == source.contents.get(name)
+        return _sha256(path, LARGEST) == source.contents.get(name)
     except InputError:
         return False
 

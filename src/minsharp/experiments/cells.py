@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import isfinite
 from multiprocessing import connection
@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, MinsharpError
-from ..files import write_text
+from ..files import check_writable, drafts, held, make_folder, read_json, read_text, reason_of, write_text
+from ..text import csv_cell
 
 Configuration = dict[str, Any]
 Row = dict[str, Any]
@@ -32,6 +33,8 @@ Work = Callable[[Configuration, str | None], list[Row]]
 
 TIMING = "seconds"
 """Columns with this ending hold times: all that may differ between two runs of one cell."""
+SETTINGS, _CELL, _TABLE = 1 << 20, 16 << 20, 64 << 20
+"""Bytes that settings, a cell and a table may have: far more than they do."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -67,14 +70,16 @@ def run(
     Models, ratios, seeds and the like may be added to a folder; with other settings it is refused, and with `force`
     emptied first.
     """
-    out = Path(out)
-    folder = out / "cells"
-    _prepare(experiment, out, force)
-    waiting = [cell for cell in experiment.cells if read_cell(folder / cell_name(cell)) is None]
-    if waiting:
-        _run_all(experiment, waiting, out, workers or _cores(), data_dir)
-    rows = finished(folder)
-    write_csv(out / "results.csv", rows)
+    if not experiment.cells:
+        raise InputError("there is nothing to run: name at least one network, one seed, and one of all the others")
+    out = make_folder(out)
+    with held(out):
+        folder = _prepare(experiment, out, force)
+        waiting = {cell_name(cell): cell for cell in experiment.cells if read_cell(folder / cell_name(cell)) is None}
+        if waiting:
+            _run_all(experiment, list(waiting.values()), out, workers or _cores(), data_dir)
+        rows = finished(folder)
+        write_csv(out / "results.csv", rows)
     return rows
 
 
@@ -82,22 +87,47 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _prepare(experiment: Experiment, out: Path, force: bool) -> None:
-    """Make the folder, or make sure that it was made for the same settings."""
-    path = out / "settings.json"
+def _prepare(experiment: Experiment, out: Path, force: bool) -> Path:
+    """Make the folder of the cells, or make sure that they were made for the same settings."""
+    path, folder = out / "settings.json", make_folder(out / "cells")
+    for place in (path, out / "results.csv", *(folder / cell_name(cell) for cell in experiment.cells)):
+        check_writable(place)
     if force:
-        for cell in [*(out / "cells").glob("*.json"), *(out / "cells").glob(".*.json.*")]:
-            cell.unlink()
-    elif path.exists():
-        differences = list(_differences(json.loads(path.read_text()), experiment.record))
-        if differences:
-            raise InputError(
-                f"{out} was made with other settings:\n"
-                + ";\n".join(f"  {line}" for line in differences)
-                + ".\nPass another folder, --out, or --force to throw its results away and run everything again"
-            )
-    (out / "cells").mkdir(parents=True, exist_ok=True)
+        _empty(out, folder)
+    elif path.exists() or _cells(folder):
+        _check_settings(path, experiment)
+    for draft in (*drafts(out), *drafts(folder)):  # of a run that was killed
+        draft.unlink(missing_ok=True)
     write_text(path, json.dumps(experiment.record, indent=2) + "\n")
+    return folder
+
+
+def _empty(out: Path, folder: Path) -> None:
+    """Throw away what was computed, first what was made of the cells: at no moment do results stand without them."""
+    made = [*out.glob("*.png"), *out.glob("*.svg"), out / "summary.json", out / "results.csv"]
+    try:
+        for path in (*made, *_cells(folder)):
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot remove '{error.filename}': {reason_of(error)}") from None
+
+
+def _check_settings(path: Path, experiment: Experiment) -> None:
+    """Refuse to add to results of unknown, or of other, settings."""
+    advice = "Pass another folder, --out, or --force to throw its results away and run everything again"
+    try:
+        known = read_json(path, SETTINGS)
+    except InputError as error:
+        raise InputError(f"the settings of the results in '{path.parent}' are not known: {error}. {advice}") from None
+    differences = list(_differences(known, experiment.record))
+    if differences:
+        lines = ";\n".join(f"  {line}" for line in differences)
+        raise InputError(f"{path.parent} was made with other settings:\n{lines}.\n{advice}")
+
+
+def _cells(folder: Path) -> list[Path]:
+    """The files of cells; what is hidden is a draft."""
+    return [path for path in folder.glob("*.json") if not path.name.startswith(".")]
 
 
 def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
@@ -107,7 +137,7 @@ def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
             where = f"{name}.{key}" if name else key
             yield from _differences(old.get(key, "(not there)"), new.get(key, "(not there)"), where)
     elif old != new:
-        yield f"{name}: {old} in the folder, {new} asked for"
+        yield f"{name or 'all'}: {str(old)[:200]} in the folder, {str(new)[:200]} asked for"
 
 
 def cell_name(cell: Configuration) -> str:
@@ -118,16 +148,28 @@ def cell_name(cell: Configuration) -> str:
 def read_cell(path: Path) -> dict[str, Any] | None:
     """A finished cell, or nothing where there is none, or a file that a dying disk left in pieces."""
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
+        found = read_json(path, _CELL)
+    except InputError:
         return None
-    return found if isinstance(found, dict) and {"cell", "rows"} <= found.keys() else None
+    return found if _is_cell(found) and cell_name(found["cell"]) == path.name else None
+
+
+def _is_cell(found: Any) -> bool:
+    """Whether it has the form that `_run_cell` writes."""
+    if not isinstance(found, dict) or not _is_flat(found.get("cell")):
+        return False
+    rows = found.get("rows")
+    return isinstance(rows, list) and all(map(_is_flat, rows))
+
+
+def _is_flat(found: Any) -> bool:
+    return isinstance(found, dict) and all(v is None or isinstance(v, str | int | float) for v in found.values())
 
 
 def finished(folder: Path) -> list[Row]:
     """The rows of all finished cells, in an order that depends on nothing but the cells."""
-    cells = [cell for cell in map(read_cell, folder.glob("*.json")) if cell is not None]
-    cells.sort(key=lambda cell: list(cell["cell"].values()))
+    cells = [cell for cell in map(read_cell, _cells(folder)) if cell is not None]
+    cells.sort(key=lambda cell: [(isinstance(value, str), value) for value in cell["cell"].values()])
     return [row for cell in cells for row in cell["rows"]]
 
 
@@ -135,9 +177,9 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """The rows as a table; what a row does not have, or is no finite number, is left empty."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _plain(value) for key, value in row.items()} for row in rows)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(csv_cell, columns))
+    writer.writerows([csv_cell(_plain(row.get(column))) for column in columns] for row in rows)
     write_text(path, text.getvalue())
 
 
@@ -148,19 +190,26 @@ def _plain(value: Any) -> Any:
 def read_csv(path: str | Path) -> list[Row]:
     """The rows of a table, numbers as numbers, what is empty as NaN."""
     path = Path(path)
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"{path} does not exist: expected a folder that `minsharp reproduce` wrote")
-    with path.open(newline="") as file:
-        return [{key: _parsed(value) for key, value in row.items()} for row in csv.DictReader(file)]
+    text = io.StringIO(read_text(path, _TABLE), newline="")
+    try:
+        head, *lines = list(csv.reader(text, strict=True)) or [[]]
+    except csv.Error as error:
+        raise InputError(f"'{path}' is damaged: {error}") from None
+    for number, line in enumerate(lines, 2):
+        if len(line) != len(head):
+            raise InputError(f"'{path}' is damaged: row {number} has {len(line)} cells, expected {len(head)}")
+    if len(set(head)) != len(head):
+        raise InputError(f"'{path}' is damaged: two columns have one name")
+    return [dict(zip(head, map(_parsed, line), strict=True)) for line in lines]
 
 
 def _parsed(text: str) -> Any:
     if text in ("True", "False"):
         return text == "True"
-    try:
+    with suppress(ValueError):
         return int(text)
-    except ValueError:
-        pass
     try:
         return float(text) if text else float("nan")
     except ValueError:
@@ -256,7 +305,12 @@ def _follow(sentinel: int) -> None:
 
 
 def _run_cell(work: Work, settings: Configuration, cell: Configuration, folder: str, data_dir: str | None) -> None:
-    rows = work({**settings, **cell}, data_dir)
+    try:
+        rows = work({**settings, **cell}, data_dir)
+    except MinsharpError:
+        raise
+    except Exception as error:  # as text: not every error finds its way from one process to another
+        raise MinsharpError(f"{cell_name(cell).removesuffix('.json')}: {type(error).__name__}: {error}") from None
     write_text(Path(folder) / cell_name(cell), json.dumps({"cell": cell, "rows": rows}) + "\n")
 
 

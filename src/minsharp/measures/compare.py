@@ -21,8 +21,9 @@ from ..errors import InputError
 from ..network.model import copied
 from ..network.reader import Network, eval_mode, read
 from ..network.rescale import rescale
-from ..network.symmetry import Scope, group
+from ..network.symmetry import Scope, tried_group
 from ..progress import bar
+from ..text import csv_cell, printable
 from .registry import Invariance, Measure, Shared, chosen
 
 SPREAD = 100.0
@@ -73,7 +74,7 @@ class Comparison:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(_COLUMNS)
-        writer.writerows([getattr(row, column) for column in _COLUMNS] for row in self.rows)
+        writer.writerows([csv_cell(getattr(row, column)) for column in _COLUMNS] for row in self.rows)
         return text.getvalue()
 
     @property
@@ -94,7 +95,7 @@ class Comparison:
         reasons: dict[str, list[str]] = {}
         for row in self.rows:
             if row.error:
-                reasons.setdefault(row.error, []).append(row.name)
+                reasons.setdefault(printable(row.error), []).append(printable(row.name))
         failures = [f"failed: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
         return "\n".join([self._title, lines[0], "-" * len(lines[0]), *lines[1:], *failures])
 
@@ -108,7 +109,7 @@ class Comparison:
         rows = "".join(
             f'<tr><th scope="row">{escape(cells[0])}</th>'
             + (
-                f'<td colspan="5">{escape(row.error)}</td>'
+                f'<td colspan="5">{escape(printable(row.error))}</td>'
                 if row.error
                 else "".join(f"<td>{escape(cell)}</td>" for cell in cells[1:])
             )
@@ -121,10 +122,10 @@ class Comparison:
 
 def _cells(row: Row) -> tuple[str, ...]:
     if row.value is None:
-        return row.name, "failed", "", "", "", row.invariance
+        return printable(row.name), "failed", "", "", "", row.invariance
     error = "" if row.standard_error is None else f"{row.standard_error:.2g}"
     drift = "-" if row.drift is None else f"{row.drift:.1e}"
-    return row.name, f"{row.value:.6g}", error, f"{row.seconds:.2f}", drift, row.invariance
+    return printable(row.name), f"{row.value:.6g}", error, f"{row.seconds:.2f}", drift, row.invariance
 
 
 def compare(
@@ -241,7 +242,7 @@ def _rescaled(subject: _Subject, rescalings: int, scope: Scope, samples: int, se
         return []
     network = subject.network
     frozen = [name for name, parameter in network.parameters.items() if not parameter.requires_grad]
-    symmetries = group(network.graph, scope, frozen)
+    symmetries = tried_group(network.graph, network.module, scope, frozen)
     if not symmetries.dimension:
         return []
     module = copied(network.module).double()

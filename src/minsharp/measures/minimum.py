@@ -23,11 +23,12 @@ from ..curvature.results import MATRICES, Diagonal, Kind, Trace
 from ..curvature.stream import Data
 from ..errors import InputError
 from ..frozen import Copied, Frozen
+from ..graph.records import Graph
 from ..network.model import Pattern, unwrapped
 from ..network.reader import Network
-from ..network.records import Graph
 from ..network.rescale import rescale
-from ..network.symmetry import Scales, Scope, Symmetries, group
+from ..network.symmetry import Scales, Scope, Symmetries, tried_group
+from ..text import printable
 
 Curvature = Trace | Diagonal
 
@@ -85,7 +86,7 @@ class MinimumSharpness(Frozen):
         rows: list[tuple[str, ...]] = [("parameter", "trace before", "trace after", "factor")]
         scales = self.scales
         for name, after in self.by_parameter.items():
-            rows.append((name, f"{self.before[name]:.6g}", f"{after:.6g}", _range(scales.get(name))))
+            rows.append((printable(name), f"{self.before[name]:.6g}", f"{after:.6g}", _range(scales.get(name))))
         return [*rows, ("total", f"{self.trace:.6g}", f"{self.value:.6g}", "")]
 
     def __repr__(self) -> str:
@@ -148,7 +149,12 @@ def minimum_sharpness(
         measured = measure(
             model, data, loss, parameters=parameters, curvature=curvature, memory=memory, progress=progress
         )
-    return _minimise_over(graph_of(model, measured, "minimum_sharpness"), measured, scope, power_of_two)
+    if scope == "neuron" and isinstance(measured, Trace):
+        raise InputError('scope="neuron" needs the diagonal: pass hessian_diagonal(model, data)')
+    graph = graph_of(model, measured, "minimum_sharpness")
+    fixed = [name for name in graph.parameters if name not in measured.exact]
+    symmetries = tried_group(graph, unwrapped(model), scope, fixed)
+    return _minimise_over(symmetries, measured, scope, power_of_two)
 
 
 def graph_of(model: nn.Module | Network, measured: Curvature, function: str) -> Graph:
@@ -172,17 +178,13 @@ def _fits(graph: Graph, module: nn.Module, measured: Curvature) -> bool:
     return all(tuple(block.shape) == read[name] for name, block in blocks)
 
 
-def _minimise_over(graph: Graph, measured: Curvature, scope: Scope, power_of_two: bool) -> MinimumSharpness:
-    """The minimum from curvature that has been measured."""
+def _minimise_over(symmetries: Symmetries, measured: Curvature, scope: Scope, power_of_two: bool) -> MinimumSharpness:
+    """The minimum over a group, from curvature that has been measured."""
     import numpy as np
 
     from ..solve.geometric import minimise
 
-    if scope == "neuron" and isinstance(measured, Trace):
-        raise InputError('scope="neuron" needs the diagonal: pass hessian_diagonal(model, data)')
     blocks = curvatures(measured, scope)
-    fixed = [name for name in graph.parameters if name not in blocks]
-    symmetries = group(graph, scope, fixed)
     log_c, A, owner = program(blocks, symmetries)
     solution = minimise(log_c, A)
     before = {name: float(block.sum()) for name, block in blocks.items()}
@@ -199,7 +201,7 @@ def _minimise_over(graph: Graph, measured: Curvature, scope: Scope, power_of_two
         value=value,
         lower_bound=min(bound, value),
         trace=sum(before.values()),
-        status=_nothing_to_do(symmetries, before) or status,
+        status=printable(_nothing_to_do(symmetries, before) or status),
         attained=power_of_two or solution.attained,
         scope=scope,
         by_parameter=dict(zip(blocks, after, strict=True)),

@@ -7,18 +7,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..curvature.contract import Contraction, PerSampleVJP
 from ..curvature.estimators import tsuzuku_arxiv_diagonal, tsuzuku_icml_diagonal
 from ..curvature.hessian import hessian_diagonal
 from ..curvature.losses import Criterion
-from ..curvature.plan import Plan
 from ..curvature.results import Diagonal, Kind
+from ..curvature.schedule import Schedule
 from ..curvature.stream import Data, batches, first_of, held
 from ..errors import InputError
 from ..frozen import Frozen
+from ..graph.records import DEVICE, Graph, Operation, store
 from ..network.model import Pattern, unwrapped
 from ..network.reader import Network, read
-from ..network.records import DEVICE, Graph, Operation, store
+from ..rules.contraction import Contraction, PerSampleVJP
+from ..text import printable
 from .minimum import graph_of
 
 Form = Literal["arxiv", "icml"]
@@ -42,8 +43,9 @@ class NormalizedSharpness(Frozen):
         return {**vars(self), "by_layer": dict(self.by_layer)}
 
     def __repr__(self) -> str:
-        width = max([len(name) for name in self.by_layer] + [5])
-        rows = [f"{name.ljust(width)}  {value:>12.6g}" for name, value in self.by_layer.items()]
+        parts = [(printable(name), value) for name, value in self.by_layer.items()]
+        width = max([len(name) for name, _ in parts] + [5])
+        rows = [f"{name.ljust(width)}  {value:>12.6g}" for name, value in parts]
         head = f"Normalized sharpness {self.value:.6g} ({self.objective} objective, {self.samples:,} samples)"
         return "\n".join([head, self.status, f"{'layer'.ljust(width)}  {'value':>12}", "-" * (width + 14), *rows])
 
@@ -109,7 +111,7 @@ def normalized_sharpness(
         value=value,
         lower_bound=bound,
         by_layer={name: result.value for name, result in results.items()},
-        status=_status(value, bound, loose),
+        status=printable(_status(value, bound, loose)),
         objective=objective,
         loss=measured.loss,
         samples=measured.samples,
@@ -159,7 +161,7 @@ def as_matrices(graph: Graph, parameter: str) -> Callable[[Tensor], Tensor] | No
     """
     if len(graph.values[parameter].shape) < 2:
         return None
-    steps = Plan(graph, (parameter,))
+    steps = Schedule(graph, (parameter,))
     operation, leaf, contraction = _first_use(steps, parameter)
     if leaf != parameter and not steps.paths[parameter].direct:  # made into something else first: as it stands
         leaf, contraction = parameter, PerSampleVJP()
@@ -178,7 +180,7 @@ def as_matrices(graph: Graph, parameter: str) -> Callable[[Tensor], Tensor] | No
     return arranged
 
 
-def _first_use(steps: Plan, parameter: str) -> tuple[Operation, str, Contraction]:
+def _first_use(steps: Schedule, parameter: str) -> tuple[Operation, str, Contraction]:
     for step in steps.steps:
         for site in step.sites:
             if site.leaf in steps.paths[parameter].leaves:

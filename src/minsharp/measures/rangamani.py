@@ -11,7 +11,7 @@ from ..curvature.stream import Data
 from ..errors import InputError
 from ..network.model import Pattern
 from ..network.reader import Network, read
-from ..network.symmetry import Symmetries, group
+from ..network.symmetry import Symmetries, tried_group
 from .eigenvalue import check_iterations, lanczos, random_start
 from .score import Score
 
@@ -61,7 +61,8 @@ def rangamani_flatness(
             f"every parameter that is measured is zero: {used}. Measure a network that has been initialised"
         )
     objective = everything.narrowed(moving)
-    rescalings = group(network.graph, "layer", [name for name in network.graph.parameters if name not in used])
+    fixed = [name for name in network.graph.parameters if name not in used]
+    rescalings = tried_group(network.graph, network.module, "layer", fixed)
     with objective.prepared():
         objective.value_here()
         quotient = _Quotient(objective, _generators(rescalings, moving))

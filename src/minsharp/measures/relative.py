@@ -22,6 +22,7 @@ from ..frozen import Frozen
 from ..network.model import Pattern, unwrapped
 from ..network.reader import Network
 from ..network.symmetry import Scales, Scope
+from ..text import printable
 from .minimum import Curvature, MinimumSharpness, minimum_sharpness
 
 SensitivityScope = Literal["tensor", "element"]
@@ -71,8 +72,9 @@ class RelativeSensitivity(Frozen):
         return {**vars(self), "by_parameter": dict(self.by_parameter)}
 
     def __repr__(self) -> str:
-        width = max(len(name) for name in [*self.by_parameter, "parameter"])
-        rows = [f"{name.ljust(width)}  {value:>12.6g}" for name, value in self.by_parameter.items()]
+        parts = [(printable(name), value) for name, value in self.by_parameter.items()]
+        width = max([len(name) for name, _ in parts] + [9])
+        rows = [f"{name.ljust(width)}  {value:>12.6g}" for name, value in parts]
         head = f"Relative sensitivity {self.value:.6g} (scope {self.scope!r}, {self.samples:,} samples)"
         return "\n".join([head, f"{'parameter'.ljust(width)}  {'part':>12}", "-" * (width + 14), *rows])
 

@@ -14,8 +14,9 @@ from ..curvature.objective import Objective, doubled
 from ..curvature.stream import Batch, Data, batches
 from ..errors import InputError
 from ..network.model import copied, unwrapped
-from ..network.reader import Network, call_form, eval_mode, random_state_kept, read
+from ..network.reader import Network, call_form, eval_mode, picked, plain_mode, random_state_kept, read
 from ..network.rescale import rescale
+from ..text import printable
 from .minimum import MinimumSharpness
 
 OUTPUTS = 1e-9
@@ -55,10 +56,11 @@ class Verification:
         return {"holds": self.holds, "checks": rows}
 
     def __repr__(self) -> str:
-        width = max(len(check.claim) for check in self.checks)
+        claims = [printable(check.claim) for check in self.checks]
+        width = max(map(len, claims))
         rows = [
-            f"{c.claim.ljust(width)}  {c.error:>9.1e}  {c.allowed:>9.1e}  {'holds' if c.holds else 'FAILS'}"
-            for c in self.checks
+            f"{claim.ljust(width)}  {c.error:>9.1e}  {c.allowed:>9.1e}  {'holds' if c.holds else 'FAILS'}"
+            for claim, c in zip(claims, self.checks, strict=True)
         ]
         head = f"{'claim'.ljust(width)}  {'error':>9}  {'allowed':>9}"
         return "\n".join([head, "-" * (len(head) + 7), *rows])
@@ -177,9 +179,8 @@ def _jiggled(module: nn.Module, precision: float, seed: int) -> nn.Module:
 def _outputs(module: nn.Module, batch: Batch) -> Tensor:
     args, kwargs = call_form(module, batch.inputs)
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    with eval_mode(module), random_state_kept(device):
-        outputs: Tensor = module(*args, **kwargs)
-    return outputs.double()
+    with plain_mode(), eval_mode(module), random_state_kept(device):
+        return picked(module(*args, **kwargs)).double()
 
 
 def _distance(a: Tensor, b: Tensor) -> float:

@@ -7,9 +7,9 @@ of P on the diagonal of the Hessian is that of the Gauss-Newton matrix, J_P^T (d
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .formula import Product
-from .ops import row
-from .records import Graph, Operation
+from ..graph.formula import Product
+from ..graph.records import Graph, Operation
+from ..operations import passing, row
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ def _nonlinear_in(product: Product, depends: Mapping[str, set[str]]) -> set[str]
 
 
 def _through(operation: Operation, known: Mapping[str, Dependence]) -> Dependence:
-    """What the outputs of one operation depend on."""
+    """What the outputs of one operation depend on; what is detached has no derivative in anything."""
     formula = row(operation).formula_of(operation)
     if not formula.products:
         return {}
     depends: dict[str, set[str]] = {}
     blame: dict[str, Operation | None] = {}
     flat = {name for product in formula.products for name in product.step}
-    for argument, value in operation.reads:
+    for argument, value in passing(operation):
         if argument in flat:
             continue
         for parameter, culprit in known.get(value, {}).items():

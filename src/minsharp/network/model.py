@@ -15,6 +15,8 @@ from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel
 
 from ..errors import InputError
+from .modes import LOCK
+from .network import Network
 
 Pattern = str | Sequence[str] | None
 
@@ -31,15 +33,14 @@ def unwrapped(model: object) -> nn.Module:
     >>> unwrapped(nn.DataParallel(inner)) is inner
     True
     """
-    from .reader import Network
-
     if isinstance(model, Network):
         return model.module
     module = model
     while isinstance(module, nn.Module):
         inside = _inside(module)
         if inside is None:
-            _refuse_parts(module)
+            with LOCK:  # while another thread reads it, a model holds tensors without values
+                _refuse_parts(module)
             return module
         _refuse_hooks(module)
         module = inside

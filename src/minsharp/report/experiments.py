@@ -6,35 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Literal
+from typing import Any
 
-from ..errors import InputError
 from ..experiments import published
 from ..experiments.approximations import EXACT
-from ..experiments.cells import TIMING, Row, read_csv
+from ..experiments.cells import TIMING, Row
 from ..experiments.labels import LOSS
 from ..experiments.statistics import STATISTICS, TITLES, Correlation, correlations
-from ..files import write_text
+from ..extras import required
+from ..files import write_bytes, write_text
+from .rows import Kind, computed_from, kind, read_rows, read_settings
 from .tables import Table, number
-
-Kind = Literal["labels", "trace", "approximations"]
 
 _NOT_MEASURES = {
     *("preset", "protocol", "model", "ratio", "seed", "epochs", "steps", "reached"),
     *("train accuracy", "test accuracy", "gap", "test loss", "errors"),
 }
-
-
-def kind(rows: Sequence[Row]) -> Kind:
-    """Which experiment a table is of."""
-    columns = set(rows[0]) if rows else set()
-    if {"ratio", "gap"} <= columns:
-        return "labels"
-    if "baseline trace" in columns:
-        return "trace"
-    if {"method", "probes"} <= columns:
-        return "approximations"
-    raise InputError(f"no results of `minsharp reproduce`: the columns are {', '.join(sorted(columns)) or 'none'}")
 
 
 def measures(rows: Sequence[Row]) -> list[str]:
@@ -199,12 +186,15 @@ def ranked(found: Sequence[Correlation], model: str, statistic: str) -> list[Cor
 
 
 def write_outputs(out: str | Path) -> list[Path]:
-    """Make summary and figures of a folder again, from its `results.csv`."""
-    from .figures import draw
+    """Make summary and figures of a folder again, from its `results.csv`; all are made before any is written."""
+    required("matplotlib", "drawing figures")
+    from .figures import drawn
 
     out = Path(out)
-    rows = read_csv(out / "results.csv")
-    settings = out / "settings.json"
-    known = json.loads(settings.read_text()) if settings.is_file() else None
-    write_text(out / "summary.json", json.dumps(summary(rows, known), indent=2) + "\n")
-    return [out / "summary.json", *draw(rows, out)]
+    rows, settings = read_rows(out / "results.csv"), out / "settings.json"
+    known = read_settings(settings) if settings.exists() else None
+    with computed_from(out):
+        figures = drawn(rows)
+        text = json.dumps(summary(rows, known), indent=2, allow_nan=False) + "\n"
+    written = [write_text(out / "summary.json", text)]
+    return [*written, *(write_bytes(out / name, content) for name, content in figures.items())]

@@ -1,5 +1,7 @@
 """Figures of the experiments, as PNG and SVG, in colours that colour-blind readers can tell apart."""
 
+import io
+import re
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
@@ -12,7 +14,9 @@ from ..experiments import published
 from ..experiments.approximations import EXACT
 from ..experiments.cells import Row
 from ..experiments.statistics import Correlation
-from .experiments import compared, kind, label_correlations, measures, models, ranked
+from ..files import write_bytes
+from .experiments import compared, label_correlations, measures, models, ranked
+from .rows import kind
 
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY = (
     *("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#666666"),
@@ -29,26 +33,36 @@ _STYLE: Any = {
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "svg.hashsalt": "minsharp",
+    "text.parse_math": False,  # names are only names
+    "text.usetex": False,
 }
 
 
 def draw(rows: Sequence[Row], out: Path) -> list[Path]:
-    """All figures of a table of results."""
+    """All figures of a table of results, as files."""
+    return [write_bytes(out / name, content) for name, content in drawn(rows).items()]
+
+
+def drawn(rows: Sequence[Row]) -> dict[str, bytes]:
+    """All figures of a table of results, by the names of their files."""
     from matplotlib import pyplot
 
     makers = {"labels": _labels, "trace": _trace, "approximations": _approximations}
-    paths = []
+    found = {}
     with matplotlib.rc_context(_STYLE), _headless():
         for name, figure in makers[kind(rows)](rows):
             for ending in ("png", "svg"):
-                path = out / f"{name}.{ending}"
-                draft = out / f".{name}.draft.{ending}"
+                buffer = io.BytesIO()
                 metadata = {"Date": None} if ending == "svg" else {"Software": None}
-                figure.savefig(draft, bbox_inches="tight", metadata=metadata)
-                draft.replace(path)
-                paths.append(path)
+                figure.savefig(buffer, bbox_inches="tight", metadata=metadata, format=ending)
+                found[f"{_file_name(name)}.{ending}"] = buffer.getvalue()
             pyplot.close(figure)
-    return paths
+    return found
+
+
+def _file_name(name: str) -> str:
+    """A name of a file in the folder, whatever a network is called."""
+    return re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)[:80]
 
 
 class _headless:  # noqa: N801

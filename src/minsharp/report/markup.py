@@ -3,6 +3,8 @@
 from html import escape
 from typing import Any
 
+from ..text import printable_lines
+
 
 class Markup(str):
     """Text that is HTML already."""
@@ -28,12 +30,14 @@ def _attribute(key: str, value: Any) -> str:
     key = key.rstrip("_").replace("_", "-").replace("viewbox", "viewBox")
     if isinstance(value, float):
         value = f"{value:.2f}".rstrip("0").rstrip(".")
-    return f" {key}" if value is True else f' {key}="{escape(str(value))}"'
+    return f" {key}" if value is True else f' {key}="{escape(printable_lines(value))}"'
 
 
 def join(*children: Any) -> Markup:
     """Children one after another."""
-    return Markup("".join(c if isinstance(c, Markup) else escape(str(c)) for c in children if c is not None))
+    return Markup(
+        "".join(c if isinstance(c, Markup) else escape(printable_lines(c)) for c in children if c is not None)
+    )
 
 
 def table(

@@ -1,18 +1,21 @@
 """The page that sets our results beside the published ones. Every number and every verdict is computed from folders."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from ..errors import InputError
 from ..experiments import approximations, labels, published, trace
-from ..experiments.cells import Row, read_csv
+from ..experiments.cells import Row
 from ..experiments.statistics import Correlation, Interval
-from ..files import write_text
-from .experiments import compared, kind, label_correlations, models, ranked, tables
+from ..files import make_folder, write_text
+from ..text import printable
+from .experiments import compared, label_correlations, models, ranked, tables
+from .rows import computed_from, kind, read_rows, read_settings
+from .tables import marked
 
 PAPERS = ("minimum sharpness", "normalized sharpness")
 LOSS_FREE = ("relative minimum sharpness", "relative sensitivity")
@@ -35,7 +38,7 @@ class Results:
     def setting(self) -> str:
         """Preset and protocol, in words."""
         protocol = "equal loss" if self.rows[0]["protocol"] == "loss" else "fixed epochs"
-        return f"{self.rows[0]['preset']}, {protocol}"
+        return f"{marked(self.rows[0]['preset'])}, {protocol}"
 
     @property
     def command(self) -> str:
@@ -46,11 +49,10 @@ class Results:
 def read_results(folder: str | Path) -> Results:
     """The results in a folder."""
     folder = Path(folder)
-    rows, settings = read_csv(folder / "results.csv"), folder / "settings.json"
-    if not settings.is_file():
+    rows, settings = read_rows(folder / "results.csv"), folder / "settings.json"
+    if not settings.exists():
         raise InputError(f"{settings} does not exist: expected a folder that `minsharp reproduce` wrote")
-    kind(rows)
-    return Results(folder, rows, json.loads(settings.read_text()))
+    return Results(folder, rows, read_settings(settings))
 
 
 def _options(rows: Sequence[Row], settings: Mapping[str, Any]) -> Iterator[str]:
@@ -90,8 +92,11 @@ def _unless(values: Sequence[Any], default: Sequence[Any], option: str) -> Itera
 def write_page(folders: Sequence[str | Path], path: str | Path) -> None:
     """Write the page; figures are linked where they lie."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, page([read_results(folder) for folder in folders], path.parent))
+    results = [read_results(folder) for folder in folders]
+    with computed_from("', '".join(map(str, folders))):
+        text = page(results, path.parent)
+    make_folder(path.parent)
+    write_text(path, text)
 
 
 def page(results: Sequence[Results], here: Path) -> str:
@@ -103,7 +108,7 @@ def page(results: Sequence[Results], here: Path) -> str:
     if by_kind["trace"]:
         parts += ["## Exactness and time of Tr[H] and DIAG[H] (experiments A and D)", _TRACE]
         for r in by_kind["trace"]:
-            parts += [f"### {r.settings['data']}", *_trace_words(r), *_body(r, here)]
+            parts += [f"### {marked(r.settings['data'])}", *_trace_words(r), *_body(r, here)]
     if by_kind["labels"]:
         parts += ["## Correlation with the generalisation gap (experiment B)", _LABELS]
         for r in by_kind["labels"]:
@@ -111,7 +116,7 @@ def page(results: Sequence[Results], here: Path) -> str:
     if by_kind["approximations"]:
         parts += ["## The approximations of DIAG[H] (experiment C)", _APPROXIMATIONS]
         for r in by_kind["approximations"]:
-            parts += [f"### {r.settings['data']}", *_body(r, here)]
+            parts += [f"### {marked(r.settings['data'])}", *_body(r, here)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -149,12 +154,13 @@ exact method in single precision."""
 
 def _body(r: Results, here: Path) -> Iterator[str]:
     """The command, the tables and the figures of a folder."""
-    yield f"```\n{r.command}\n```"
+    yield f"```\n{printable(r.command).replace('`', '')}\n```"
     for table in tables(r.rows):
-        yield f"**{table.title}**"
+        yield f"**{marked(table.title)}**"
         yield table.markdown()
     for figure in sorted(r.folder.glob("*.png")):
-        yield f"![{figure.stem.replace('-', ' ')}]({Path(os.path.relpath(figure, here)).as_posix()})"
+        place = Path(os.path.relpath(figure, here)).as_posix()
+        yield f"![{marked(figure.stem.replace('-', ' '))}]({quote(place, errors='surrogateescape')})"
 
 
 def _trace_words(r: Results) -> Iterator[str]:
@@ -212,8 +218,9 @@ def _agreement(results: Sequence[Results]) -> Iterator[str]:
                 side = "agrees with" if inside else "is below" if c.kendall.value < known else "is above"
                 given = published.correlation(model, measure, "partial")
                 lines.append(
-                    f"- {r.setting}, {model}: tau of {measure} is {c.kendall}, which {side} the published {known:.2f}; "
-                    f"given the training loss {c.partial} ({_reading(c.partial)}; the archive's {given:.2f})."
+                    f"- {r.setting}, {marked(model)}: tau of {measure} is {c.kendall}, which {side} the published "
+                    f"{known:.2f}; given the training loss {c.partial} ({_reading(c.partial)}; "
+                    f"the archive's {given:.2f})."
                 )
     if lines:
         yield "**Beside the paper** (agrees: the published number lies in our interval)."
@@ -231,7 +238,7 @@ def _loss_alone(results: Sequence[Results]) -> Iterator[str]:
             order = [c.measure for c in ranked(found, model, "kendall")]
             place = order.index(labels.LOSS) + 1 if labels.LOSS in order else None
             where = "" if place is None else f", place {place} of {len(order)} among the measures"
-            lines.append(f"- {r.setting}, {model}: tau {loss.kendall}{where}.")
+            lines.append(f"- {r.setting}, {marked(model)}: tau {loss.kendall}{where}.")
     if lines:
         yield "**The training loss alone**, as a measure of the gap:"
         yield "\n".join(lines)
@@ -247,7 +254,7 @@ def _loss_free(results: Sequence[Results]) -> Iterator[str]:
             for c in both:
                 beside = "" if rival is None else f"; minimum sharpness {rival.kendall}, given the loss {rival.partial}"
                 lines.append(
-                    f"- {r.setting}, {model}: {c.measure} has tau {c.kendall} ({_reading(c.kendall)}), "
+                    f"- {r.setting}, {marked(model)}: {marked(c.measure)} has tau {c.kendall} ({_reading(c.kendall)}), "
                     f"given the loss {c.partial} ({_reading(c.partial)}){beside}."
                 )
     if lines:
@@ -260,12 +267,12 @@ def _everywhere(results: Sequence[Results]) -> Iterator[str]:
     readings: dict[str, list[tuple[str, str]]] = {}
     for r in results:
         for c in r.correlations:
-            readings.setdefault(c.measure, []).append((f"{r.setting}, {c.model}", _reading(c.kendall)))
+            readings.setdefault(c.measure, []).append((f"{r.setting}, {marked(c.model)}", _reading(c.kendall)))
     settings = max(map(len, readings.values()), default=0)
     always = [name for name, found in readings.items() if all(sign == "positive" for _, sign in found)]
     yield (
         f"**Over all {settings} settings** (preset, protocol and network) the interval of tau lies above zero every "
-        f"time for: {', '.join(always) or 'no measure'}. For the others it does not in:"
+        f"time for: {', '.join(map(marked, always)) or 'no measure'}. For the others it does not in:"
     )
     rest = {name: [where for where, sign in found if sign != "positive"] for name, found in readings.items()}
-    yield "\n".join(f"- {name}: {'; '.join(where)}." for name, where in rest.items() if where)
+    yield "\n".join(f"- {marked(name)}: {'; '.join(where)}." for name, where in rest.items() if where)

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
+
+from ..text import printable
 
 
 @dataclass(frozen=True)
@@ -16,10 +19,10 @@ class Table:
     def markdown(self) -> str:
         """The table without its title."""
         rule = ["---" if i < self.text else "---:" for i in range(len(self.head))]
-        return "\n".join("| " + " | ".join(line) + " |" for line in (self.head, rule, *self.rows))
+        return "\n".join("| " + " | ".join(map(marked, line)) + " |" for line in (self.head, rule, *self.rows))
 
     def __str__(self) -> str:
-        lines = (self.head, *self.rows)
+        lines = [[printable(cell) for cell in line] for line in (self.head, *self.rows)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.head))]
 
         def put(line: Sequence[str]) -> str:
@@ -30,7 +33,12 @@ class Table:
             return "  ".join(cells).rstrip()
 
         body = [put(line) for line in lines]
-        return "\n".join([self.title, "", body[0], "-" * max(map(len, body)), *body[1:]])
+        return "\n".join([printable(self.title), "", body[0], "-" * max(map(len, body)), *body[1:]])
+
+
+def marked(text: object) -> str:
+    """Text that stays one cell of a Markdown table, and only text."""
+    return escape(printable(text), quote=False).replace("|", "&#124;").replace("`", "&#96;")
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -106,6 +106,8 @@ class Forms:
 
 def unique_pairs(a: Tensor, b: Tensor) -> tuple[list[tuple[int, int]], Tensor]:
     """The different pairs (a_i, b_i) of two tensors of numbers, and for each i the position of its pair."""
+    if not a.numel():
+        return [], a
     base = int(b.max()) + 1
     keys, where = torch.unique(a * base + b, return_inverse=True)
     return [divmod(key, base) for key in keys.tolist()], where

@@ -1,7 +1,7 @@
-"""The graph as the engine runs it: the same function and, but for ties that rounding makes, the same gradients."""
+"""A convolution before a max pool as the engine runs it: its positions sorted by their place in the pool's windows."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -9,16 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..network.records import Graph, Operation, Ref, Samples, Value, dependence
-from .contract import Geometry
+from ..graph.records import Graph, Operation, Ref, Samples, Value
+from ..rules.contraction import Elementwise, Use
+from ..rules.pullback import Pull
+from ..rules.row import Row
+from .convolution import Convolution
+from .elementwise import pull_sum
+from .windows import Geometry
 
 MOST_PLACES = 16
 """In a window: each costs a convolution of its own, and from about 30 on that is slower than a scatter."""
 
 
-def rewritten(graph: Graph, parameters: Iterable[str]) -> Graph:
+def rewritten(graph: Graph, depends: Container[str]) -> Graph:
     """For measuring some of the parameters."""
-    return pool_by_place(pool_before_relu(graph), parameters)
+    return pool_by_place(pool_before_relu(graph), depends)
 
 
 def pool_before_relu(graph: Graph) -> Graph:
@@ -31,17 +36,16 @@ def pool_before_relu(graph: Graph) -> Graph:
         then = replace(relu, arguments={"self": Ref(between)}, outputs=(pooled,))
         operations[operations.index(relu)] = first
         operations[operations.index(pool)] = then
-    return Graph(values, tuple(operations), graph.output)
+    return replace(graph, values=values, operations=tuple(operations))
 
 
-def pool_by_place(graph: Graph, parameters: Iterable[str]) -> Graph:
+def pool_by_place(graph: Graph, depends: Container[str]) -> Graph:
     """Sort the positions of a convolution by their place in the windows of the max pool that reads it.
 
     For windows side by side over a convolution through which nothing has to be pulled back, such as the first of a
     network. The maximum over places is then one of whole images, its cotangents are products with masks instead of a
     scatter, and the weight, a sum over positions, does not mind their order. The bias is added after the maximum.
     """
-    depends = dependence(graph, parameters)
     values, operations = dict(graph.values), list(graph.operations)
     for dimensions in (1, 2, 3):
         for conv, pool in _pairs(graph, f"conv{dimensions}d", f"max_pool{dimensions}d"):
@@ -52,7 +56,7 @@ def pool_by_place(graph: Graph, parameters: Iterable[str]) -> Graph:
             operations.remove(conv)
             at = operations.index(pool)
             operations[at : at + 1] = [operation for _, operation in made]
-    return Graph(values, tuple(operations), graph.output)
+    return replace(graph, values=values, operations=tuple(operations))
 
 
 def _pairs(graph: Graph, first: str, then: str) -> list[tuple[Operation, Operation]]:
@@ -71,7 +75,7 @@ def _side_by_side(pool: Operation, dimensions: int) -> bool:
     return plain and small and given["stride"] in ((), kernel)
 
 
-def _first(conv: Operation, graph: Graph, depends: Iterable[str]) -> bool:
+def _first(conv: Operation, graph: Graph, depends: Container[str]) -> bool:
     """Whether a convolution reads plain batches in which no measured parameter has had a part."""
     if any(name not in graph.values for _, name in conv.reads):  # a size
         return False
@@ -127,3 +131,33 @@ def max_over_places(x: Tensor) -> Tensor:
 def add_to_channels(x: Tensor, bias: Tensor) -> Tensor:
     """A number per channel."""
     return x + bias.view(-1, *[1] * (x.dim() - 2))
+
+
+class ConvolutionByPlace(Convolution):
+    """A convolution whose positions are sorted by their place in the windows of a pool: see `rewrite`."""
+
+    def inputs(self, use: Use) -> Tensor:
+        """The windows, in that order."""
+        return Geometry.of(use.bound).windows_by_place(use.bound["window"], use.bound["input"])
+
+    def _through_pixels(self, use: Use) -> bool:
+        """Their order is not that of the pixels."""
+        return False
+
+
+def _pull_max(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """The largest along axis 2; back to the first that is as large, as a max pool does."""
+    x = bound["self"]
+    out = operation.call(bound)
+    first = x.clone().eq_(out.unsqueeze(2))  # in numbers: faster than in booleans
+    free = 1 - first[:, :, 0]
+    for place in first.unbind(2)[1:]:
+        free -= place.mul_(free)
+    return out, lambda G: {"self": G.unsqueeze(3) * first}
+
+
+ROWS: dict[str, Row] = {
+    "conv_by_place": Row("input*weight", contract={"weight": ConvolutionByPlace()}),
+    "max_over_places": Row("self", _pull_max),
+    "add_to_channels": Row("self + other", pull_sum, {"other": Elementwise(channel=True)}),
+}

@@ -1,7 +1,7 @@
 """A network as plain frozen records: what the reader writes and everything after it reads."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any, Literal
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ReadError
+from ..text import printable
 
 Kind = Literal["parameter", "buffer", "constant", "input", "activation"]
 
@@ -116,7 +117,7 @@ class Operation:
     def where(self) -> str:
         """The operation and its place, for messages."""
         place = f"module '{self.module}'" if self.module else "the model's forward"
-        return f"{self.name} in {place}" + (f" ({self.source})" if self.source else "")
+        return printable(f"{self.name} in {place}" + (f" ({self.source})" if self.source else ""))
 
 
 def _operation(name: str) -> Callable[..., Any]:
@@ -164,6 +165,8 @@ class Graph:
     values: Mapping[str, Value]
     operations: tuple[Operation, ...]
     output: str
+    constants: Mapping[str, Tensor] = field(default_factory=dict)
+    """The values that forward itself holds: neither parameter nor buffer."""
 
     def of_kind(self, kind: Kind) -> tuple[Value, ...]:
         """The values of one kind, in order."""
@@ -190,18 +193,6 @@ class Graph:
     def inputs(self) -> tuple[Value, ...]:
         """What forward is called with."""
         return self.of_kind("input")
-
-
-def dependence(graph: Graph, parameters: Iterable[str]) -> dict[str, frozenset[str]]:
-    """For every value that depends on some of the parameters, which ones."""
-    depends = {name: frozenset({name}) for name in parameters}
-    for operation in graph.operations:
-        behind = frozenset().union(*(depends.get(name, frozenset()) for _, name in operation.reads))
-        for output in operation.outputs:
-            value = graph.values.get(output)
-            if behind and value is not None and value.dtype.is_floating_point:
-                depends[output] = behind
-    return depends
 
 
 def store(values: dict[str, Any], operation: Operation, result: Any) -> None:

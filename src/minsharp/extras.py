@@ -1,0 +1,22 @@
+"""Packages that only some of minsharp needs."""
+
+from importlib import import_module
+from typing import Any
+
+from .errors import InputError
+
+_PACKAGES = {"sklearn": "scikit-learn"}
+
+
+def required(module: str, what: str) -> Any:
+    """A module of an optional package; where it is missing, an error that says how to get it.
+
+    >>> required("json.decoder", "reading").__name__
+    'json.decoder'
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        root = module.partition(".")[0]
+        name = _PACKAGES.get(root, root)
+        raise InputError(f"{what} needs {name}: pip install 'minsharp[experiments]' ({error})") from None

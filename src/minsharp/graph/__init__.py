@@ -1,0 +1,1 @@
+"""A network as plain data: records, formulas of operations, linear forms of scales."""

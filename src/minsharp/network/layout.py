@@ -1,0 +1,55 @@
+"""Where the samples of a batch sit in a tensor."""
+
+from math import prod
+from typing import Any
+
+import torch
+
+from ..errors import ReadError
+from ..graph.records import Operation, Samples, Value
+
+_RESHAPES = {"reshape", "flatten", "unflatten"}
+
+
+def one_sample(shape: torch.Size) -> tuple[tuple[int, ...], list[int]]:
+    """The shape for a batch of one, and the axes that grow with the batch."""
+    sizes: list[int] = []
+    axes: list[int] = []
+    size: Any
+    for d, size in enumerate(shape):
+        if isinstance(size, int) or not size.node.expr.free_symbols:
+            sizes.append(int(size))
+            continue
+        at = [int(size.node.expr.subs(dict.fromkeys(size.node.expr.free_symbols, n))) for n in (2, 3, 5)]
+        coefficient = at[1] - at[0]
+        if at != [2 * coefficient, 3 * coefficient, 5 * coefficient]:
+            raise ReadError(f"a tensor has the size {size} for a batch of size s: not a multiple of the batch")
+        sizes.append(coefficient)
+        axes.append(d)
+    return tuple(sizes), axes
+
+
+def locate(shape: tuple[int, ...], axis: int, operation: Operation, varying: list[Value]) -> Samples:
+    """Where along its axis the samples sit, if that axis also runs over something else."""
+    parts = shape[axis]
+    if parts == 1:
+        return Samples(axis)
+    if operation.name in _RESHAPES:
+        (source,) = varying
+        assert source.samples is not None
+        step = source.samples.inner * prod(source.shape[source.samples.axis + 1 :])
+        inner, rest = divmod(step, prod(shape[axis + 1 :]))
+        if rest == 0 and inner and parts % inner == 0:
+            return Samples(axis, parts // inner, inner)
+    if operation.name == "cat":
+        inners = {v.samples.inner for v in varying if v.samples is not None}
+        if inners == {1} and sum(v.shape[axis] for v in varying) == parts:
+            return Samples(axis, parts, 1)
+    layouts = {
+        (v.samples.outer, v.samples.inner)
+        for v in varying
+        if v.samples is not None and v.samples.outer * v.samples.inner == parts
+    }
+    if len(layouts) == 1:
+        return Samples(axis, *layouts.pop())
+    raise ReadError(f"cannot follow the samples through {operation.where}: it joins them with another axis")

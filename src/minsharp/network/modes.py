@@ -1,0 +1,112 @@
+"""What is switched while a model is read or run, and switched back: modes, generators, logs, kernels.
+
+Modes of modules, logs, warnings and generators belong to the whole process, so only one thread at a time may have them
+otherwise: every context manager here that touches them holds ``LOCK``.
+"""
+
+import logging
+import os
+import random
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+
+_AUTOCAST = ("cpu", "cuda", "mps", "xpu")
+
+
+class _Lock:
+    """A re-entrant lock that a forked process finds open, whoever held it before the fork."""
+
+    def __init__(self) -> None:
+        self._renew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+LOCK = _Lock()
+"""Held wherever a model's tensors or modes are looked at or changed: torch.export puts tensors of its own into it."""
+
+
+@contextmanager
+def plain_mode() -> Iterator[None]:
+    """As if no autocast, no_grad, inference mode or default device were in force around the call."""
+    with ExitStack() as stack:
+        for device in _AUTOCAST:
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        if not torch.is_grad_enabled():
+            stack.enter_context(torch.enable_grad())
+        if torch.get_default_device().type == "meta":  # any other is one that forward may count on
+            stack.enter_context(torch.device("cpu"))
+        yield
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Every submodule in eval mode, and afterwards each in the mode it was in; meanwhile no other thread reads."""
+    with LOCK:
+        modes = [(m, m.training) for m in module.modules()]
+        try:
+            module.eval()
+            yield
+        finally:
+            for m, training in modes:
+                m.training = training
+
+
+@contextmanager
+def random_state_kept(device: torch.device) -> Iterator[None]:
+    """Whatever draws random numbers inside, the generators come back as they were."""
+    devices = [device] if device.type == "cuda" else []
+    with LOCK:
+        numpy = sys.modules.get("numpy")
+        python, array = random.getstate(), None if numpy is None else numpy.random.get_state()
+        try:
+            with torch.random.fork_rng(devices=devices):
+                yield
+        finally:
+            random.setstate(python)
+            if numpy is not None:
+                numpy.random.set_state(array)
+
+
+@contextmanager
+def quiet_export() -> Iterator[None]:
+    """Without torch.export's warnings and logs about its own insides, or fused kernels that have no derivative."""
+    with LOCK, warnings.catch_warnings(), without_fast_path():
+        log = logging.getLogger("torch")
+        level = log.level
+        warnings.simplefilter("ignore")
+        log.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            log.setLevel(level)
+
+
+@contextmanager
+def without_fast_path() -> Iterator[None]:
+    """Without the fused kernel of transformer layers, which has no derivative."""
+    with LOCK:
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)

@@ -1,0 +1,187 @@
+"""Convolutions, plain and transposed."""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..graph.records import Graph, Operation
+from ..rules.channels import UnfitError, Walk
+from ..rules.contraction import Elementwise, Outer, Use
+from ..rules.pullback import Pull, by_autograd, stacked
+from ..rules.row import Row
+from .windows import Geometry
+
+
+def _batched(operation: Operation, graph: Graph) -> bool:
+    """Whether the input of a convolution has a batch axis, as the weight has one for its outputs."""
+    ranks = {slot: len(graph.values[name].shape) for slot, name in operation.reads if name in graph.values}
+    return ranks["input"] == ranks["weight"]
+
+
+class Convolution(Outer):
+    """The weight of a convolution: the inputs are the windows it slides over."""
+
+    def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
+        """Batches alone."""
+        return _batched(operation, graph)
+
+    def cotangents(self, use: Use, G: Tensor) -> Tensor:
+        """As they come: (n, R, inner, channels, *space) to (n, R, g, C, inner * L)."""
+        g = use.columns(G).unflatten(3, (use.bound["groups"], -1)).flatten(5)
+        return g.movedim(2, -2).flatten(-2)
+
+    def inputs(self, use: Use) -> Tensor:
+        """The windows of the input: (n * inner, g, J, L) to (n, g, J, inner * L)."""
+        windows = Geometry.of(use.bound).windows(use.one("input").flatten(0, 1))
+        return windows.unflatten(0, (use.n, -1)).movedim(1, -2).flatten(-2)
+
+    def gram(self, use: Use) -> Tensor:
+        """From the Gram matrix of the pixels, if that is smaller than that of the windows."""
+        if not self._through_pixels(use):
+            return super().gram(use)
+        geometry = Geometry.of(use.bound)
+        x = geometry.padded(use.one("input").flatten(0, 1))
+        X = x.unflatten(1, (geometry.groups, -1)).flatten(3)  # (n, g, channels/g, pixels)
+        gram = torch.einsum("ngcp,ngcq->ngpq", X, X)
+        gram = geometry.add_taps(gram.unflatten(3, x.shape[2:]).unflatten(2, x.shape[2:]))
+        return gram.flatten(2, 1 + len(geometry.kernel)).flatten(3)
+
+    def gram_cost(self, use: Use, J: int, L: int) -> int:
+        """The cheaper of the two ways."""
+        return self._pixel_cost(use) if self._through_pixels(use) else L * L * J
+
+    def _pixel_cost(self, use: Use) -> int:
+        geometry, x = Geometry.of(use.bound), use.bound["input"]
+        pixels = prod(s + b + a for s, b, a in zip(x.shape[2:], geometry.before, geometry.after, strict=True))
+        return pixels * pixels * (x.shape[1] // geometry.groups + sum(geometry.kernel))
+
+    def _through_pixels(self, use: Use) -> bool:
+        """One sample to a window's batch, and fewer multiplications; copying windows costs about eight each."""
+        J, L = prod(use.shape[1:]), prod(use.output[2:])
+        return use.output[0] == 1 and self._pixel_cost(use) < L * (L + 8) * J
+
+    def restore(self, product: Tensor, use: Use) -> Tensor:
+        """(..., g, C, J) is already in the order of (g*C, channels, *taps)."""
+        return product.reshape(*product.shape[:-3], *use.shape)
+
+    def floats(self, operation: Operation, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
+        """Windows per sample; the gradient or a copy of the cotangents per column."""
+        channels = shape[1] * operation.arguments["groups"]
+        return channels * prod(shape[2:]) * prod(output) // shape[0], min(prod(shape), 4 * prod(output))
+
+    def matrices(self, operation: Operation, tensor: Tensor) -> Tensor | None:
+        """(g*C, channels/g, *taps)."""
+        return tensor.flatten(2).sum(2).unflatten(0, (operation.arguments.get("groups", 1), -1))
+
+
+class ConvolutionBias(Elementwise):
+    """The bias of a convolution: a number per channel, at every position."""
+
+    def __init__(self) -> None:
+        super().__init__(channel=True)
+
+    def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
+        """Batches alone."""
+        return _batched(operation, graph)
+
+
+class TransposedConvolution(Outer):
+    """The weight of a transposed convolution: the windows slide over the cotangents instead."""
+
+    def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
+        """Batches alone."""
+        return _batched(operation, graph)
+
+    def cotangents(self, use: Use, G: Tensor) -> Tensor:
+        """Their windows: (n, R, g, C/g * taps, inner * L)."""
+        g, space = use.columns(G), use.bound["input"].shape[2:]
+        windows = Geometry.of(use.bound).windows(g.flatten(0, 2), space).unflatten(0, g.shape[:3])
+        return windows.movedim(2, -2).flatten(-2)
+
+    def inputs(self, use: Use) -> Tensor:
+        """As they come: (n, inner, channels, *space) to (n, g, channels/g, inner * L)."""
+        x = use.one("input").unflatten(2, (use.bound["groups"], -1)).flatten(4)
+        return x.movedim(1, -2).flatten(-2)
+
+    def restore(self, product: Tensor, use: Use) -> Tensor:
+        """(..., g, C/g * taps, channels/g) to (..., channels, C/g, *taps)."""
+        return product.mT.reshape(*product.shape[:-3], *use.shape)
+
+    def floats(self, operation: Operation, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
+        """Windows of every column."""
+        return prod(output), prod(shape[2:]) * prod(output)
+
+    def matrices(self, operation: Operation, tensor: Tensor) -> Tensor | None:
+        """(channels, C/g, *taps)."""
+        return tensor.flatten(2).sum(2).unflatten(0, (operation.arguments.get("groups", 1), -1)).mT
+
+
+def pull_convolution(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """The transposed convolution; for a transposed convolution, the plain one."""
+    x, weight = bound["input"], bound["weight"]
+    if wanted != {"input"} or x.dim() != weight.dim():  # no batch axis
+        return by_autograd(operation, bound, wanted)
+    geometry = Geometry.of(bound)
+    rank = len(geometry.kernel)
+    options = {"stride": geometry.stride, "dilation": geometry.dilation, "groups": geometry.groups}
+    if "output_padding" in bound:
+        conv = getattr(F, f"conv{rank}d")
+        space = tuple(slice(size) for size in x.shape[2:])  # output padding may leave room for more windows
+        return operation.call(bound), lambda G: {
+            "input": stacked(lambda b: conv(b, weight, padding=geometry.before, **options)[:, :, *space], G)
+        }
+    lopsided = geometry.before != geometry.after  # padding="same" with an even kernel
+    options["padding"] = (0,) * rank if lopsided else geometry.before
+    options["output_padding"] = geometry.left_over(x.shape[2:])
+    transposed = getattr(F, f"conv_transpose{rank}d")
+
+    def back(batch: Tensor) -> Tensor:
+        result: Tensor = transposed(batch, weight, **options)
+        return F.pad(result, [-p for p in geometry.pads]) if lopsided else result
+
+    return operation.call(bound), lambda G: {"input": stacked(back, G)}
+
+
+def convolution_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
+    """W[o, i] scales by out_o / in_i, with i counted within the group of o."""
+    reads = dict(operation.reads)
+    scale = walk.scale_of(reads["input"])
+    if walk.varies(reads["weight"]) or scale.dim() != walk.rank(reads["weight"]):  # channels come after the batch
+        raise UnfitError
+    groups: Any = operation.arguments["groups"]
+    into = walk.tie(scale, [0, *range(2, scale.dim())], operation).reshape(groups, -1)  # (g, channels/g)
+    shape = walk.graph.values[operation.outputs[0]].shape
+    out = walk.forms.fresh(shape[1])
+    ones = [1] * (scale.dim() - 2)
+    if "output_padding" in operation.arguments:  # transposed: (channels, C/g, *taps)
+        plus = out.view(groups, -1).repeat_interleave(into.shape[1], 0)
+        minus = into.reshape(-1, 1)
+    else:  # (C, channels/g, *taps)
+        plus = out.view(-1, 1)
+        minus = into.repeat_interleave(shape[1] // groups, 0)
+    walk.give(reads["weight"], plus.view(*plus.shape, *ones), minus.view(*minus.shape, *ones), operation)
+    if "bias" in reads:
+        walk.give(reads["bias"], out, walk.one, operation)
+    return out.view(1, -1, *ones).expand(shape)
+
+
+_CONVOLUTION = {"weight": Convolution(), "bias": ConvolutionBias()}
+
+_TRANSPOSED = {"weight": TransposedConvolution(), "bias": ConvolutionBias()}
+
+_conv = Row("input*weight + bias", pull_convolution, _CONVOLUTION, convolution_scales)
+
+_conv_transpose = Row("input*weight + bias", pull_convolution, _TRANSPOSED, convolution_scales)
+
+ROWS: dict[str, Row] = {
+    "conv1d": _conv,
+    "conv2d": _conv,
+    "conv3d": _conv,
+    "conv_transpose1d": _conv_transpose,
+    "conv_transpose2d": _conv_transpose,
+    "conv_transpose3d": _conv_transpose,
+}

@@ -1,0 +1,170 @@
+"""Functions of each entry by itself: activations, sums, products, comparisons."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..graph.records import Operation
+from ..rules.channels import Walk, entrywise
+from ..rules.contraction import Elementwise, Use
+from ..rules.pullback import Cotangents, Pull, by_derivative, by_slope, unbroadcast
+from ..rules.row import Row
+
+
+def pull_relu(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Zero where the output is zero."""
+    out = operation.call(bound)
+    return out, lambda G: {"self": torch.ops.aten.threshold_backward(G, out, 0)}
+
+
+def leaky_slope(bound: Mapping[str, Any], out: Tensor) -> Tensor:
+    """One, or the negative slope."""
+    x = bound["self"]
+    return torch.where(x > 0, x.new_ones(()), x.new_full((), float(bound["negative_slope"])))
+
+
+def pull_sum(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Sum or difference, with broadcasting."""
+    sign = -1 if operation.name in ("sub", "subtract") else 1
+    factors = {"self": 1, "other": sign * bound.get("alpha", 1)}
+
+    def pull(G: Tensor) -> Cotangents:
+        result = {}
+        for name in wanted:
+            g = G if factors[name] == 1 else G * factors[name]
+            result[name] = unbroadcast(g, bound[name].shape).to(bound[name].dtype)
+        return result
+
+    return operation.call(bound), pull
+
+
+def pull_product(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Product of two tensors, or of a tensor and a number."""
+    other = {"self": "other", "other": "self"}
+    return operation.call(bound), lambda G: {
+        name: unbroadcast(G * bound[other[name]], bound[name].shape).to(bound[name].dtype) for name in wanted
+    }
+
+
+def pull_softmax(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """dx = y (G - <G, y>)."""
+    x, y = bound["self"], operation.call(bound)
+    axis = bound["dim"] % max(x.dim(), 1)
+
+    def pull(G: Tensor) -> Cotangents:
+        weighted = G * y
+        return {"self": (weighted - y * weighted.sum(axis + 1, keepdim=True)).to(x.dtype)}
+
+    return y, pull
+
+
+def pull_log_softmax(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """dx = G - exp(y) <G, 1>."""
+    x, y = bound["self"], operation.call(bound)
+    axis, p = bound["dim"] % max(x.dim(), 1), y.exp()
+    return y, lambda G: {"self": (G - p * G.sum(axis + 1, keepdim=True)).to(x.dtype)}
+
+
+def prelu_scales(walk: Walk, operation: Operation) -> Tensor:
+    """PReLU: x + w min(x, 0) keeps the scale of x only if w keeps its own."""
+    reads = dict(operation.reads)
+    walk.give(reads["weight"], walk.one, walk.one, operation)
+    return walk.scale_of(reads["self"])
+
+
+def _other(use: Use) -> Tensor | float:
+    """The other factor of a product."""
+    name = "other" if use.argument == "self" else "self"
+    return use.aligned(name) if isinstance(use.bound[name], Tensor) else float(use.bound[name])
+
+
+def _alpha(use: Use) -> float:
+    """The factor of the second term of a sum or difference."""
+    sign = -1.0 if use.operation.name in ("sub", "subtract") else 1.0
+    return sign * float(use.bound.get("alpha", 1))
+
+
+def _divided(use: Use) -> Tensor | float:
+    return 1 / use.aligned("other") if isinstance(use.bound["other"], Tensor) else 1 / float(use.bound["other"])
+
+
+_BIAS = Elementwise()
+
+_PRODUCT = {"self": Elementwise(_other), "other": Elementwise(_other)}
+
+_SUM = {"self": _BIAS, "other": Elementwise(_alpha)}
+
+_divide = Row(
+    "self*f(other)",
+    contract={"self": Elementwise(_divided)},
+    channels=entrywise,
+    unless="rounding_mode",
+)
+
+_add = Row("self + other", pull_sum, _SUM, entrywise)
+
+_mul = Row("self*other", pull_product, _PRODUCT, entrywise)
+
+_compare = Row("step(self, other)", compares=True)
+
+_SMOOTH = (
+    *("gelu", "silu", "tanh", "sigmoid", "softplus", "elu", "selu", "celu", "mish", "hardswish", "log_sigmoid"),
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "square", "reciprocal", "sin", "cos"),
+    *("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erf", "erfc", "logit", "sinc"),
+)
+"""Functions of each entry by itself, and not piecewise linear."""
+
+ROWS: dict[str, Row] = {
+    "relu": Row("self", pull_relu, channels=entrywise),
+    "leaky_relu": Row("self", by_derivative(leaky_slope), channels=entrywise),
+    "prelu": Row(
+        "self + self*weight",
+        contract={"weight": Elementwise(lambda use: use.one("self").clamp_max(0), channel=True)},
+        channels=prelu_scales,
+    ),
+    "abs": Row("self", by_derivative(lambda bound, out: bound["self"].sign()), channels=entrywise),
+    "relu6": Row("self + 1", by_slope, channels=entrywise),
+    "hardtanh": Row("self + min_val + max_val", by_slope, channels=entrywise),
+    "clip": Row("self + min + max", by_slope, channels=entrywise),
+    "clamp": Row("self + min + max", by_slope, channels=entrywise),
+    "clamp_min": Row("self + min", by_slope, channels=entrywise),
+    "clamp_max": Row("self + max", by_slope, channels=entrywise),
+    "hardsigmoid": Row("self + 1", by_slope, channels=entrywise),
+    "hardshrink": Row("self + lambd", by_slope, channels=entrywise),
+    "softshrink": Row("self + lambd", by_slope, channels=entrywise),
+    "threshold": Row("self + threshold + value", by_slope, channels=entrywise),
+    **dict.fromkeys(_SMOOTH, Row("f(self)", by_slope)),
+    "pow": Row("f(self, exponent)", by_slope),
+    "softmax": Row("f(self)", pull_softmax),
+    "_softmax": Row("f(self)", pull_softmax),
+    "log_softmax": Row("f(self)", pull_log_softmax),
+    "_log_softmax": Row("f(self)", pull_log_softmax),
+    "add": _add,
+    "sub": _add,
+    "subtract": _add,
+    "rsub": Row("self + other", channels=entrywise),
+    "neg": Row("self", by_derivative(lambda bound, out: -1.0), channels=entrywise),
+    "fmax": Row("self + other", channels=entrywise),
+    "fmin": Row("self + other", channels=entrywise),
+    "positive": Row("self", channels=entrywise),
+    "maximum": Row("self + other", channels=entrywise),
+    "minimum": Row("self + other", channels=entrywise),
+    "where": Row("self + other", channels=entrywise),
+    "masked_fill": Row("self + value", channels=entrywise),
+    "mul": _mul,
+    "multiply": _mul,
+    "div": _divide,
+    "true_divide": _divide,
+    "divide": _divide,
+    "gt": _compare,
+    "ge": _compare,
+    "lt": _compare,
+    "le": _compare,
+    "eq": _compare,
+    "ne": _compare,
+    "sign": Row("step(self)", compares=True),
+    "floor": Row("step(self)"),
+    "round": Row("step(self)"),
+}

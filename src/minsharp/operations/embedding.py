@@ -1,0 +1,67 @@
+"""Rows of a table, looked up by index."""
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from ..graph.records import Operation
+from ..rules.channels import Walk
+from ..rules.contraction import Contraction, Use, widest
+from ..rules.row import Row
+
+
+class Embedding(Contraction):
+    """Rows looked up by index. A row that is looked up twice in a sample adds up before it is squared."""
+
+    def _rows(self, use: Use, G: Tensor) -> tuple[Tensor, Tensor]:
+        """The indices (n, L), and the cotangents (n, R, L, width), zero at the padding index."""
+        index = use.one("indices").flatten(1)
+        g = use.columns(G).flatten(2, -2)
+        padding = use.bound.get("padding_idx", -1)
+        if padding is not None and padding >= 0:
+            g = g * (index != padding)[:, None, :, None]
+        return index, g
+
+    def gradient(self, use: Use, G: Tensor) -> Tensor:
+        """Add each cotangent to its row of the table."""
+        index, g = self._rows(use, G)
+        result = g.new_zeros(*g.shape[:2], *use.shape)
+        return result.scatter_add_(2, index[:, None, :, None].expand_as(g), g)
+
+    def trace(self, use: Use, G: Tensor) -> Tensor:
+        """Sum the products of the cotangents at every two positions that look up the same row."""
+        index, g = self._rows(use, G)
+        same = index.unsqueeze(2) == index.unsqueeze(1)  # (n, L, L)
+        gram = torch.einsum("nrld,nrmd->nlm", g, g) * same
+        return widest(gram.flatten(1).sum(1)).sum()
+
+    def diagonal(self, use: Use, G: Tensor) -> Tensor:
+        """Each of the m positions that share a row holds their whole sum, and gives 1/m of its square."""
+        index, g = self._rows(use, G)
+        same = (index.unsqueeze(2) == index.unsqueeze(1)).to(g.dtype)
+        total = torch.einsum("nlm,nrmd->nrld", same, g)
+        squares = total.square().sum(1) / same.sum(2).unsqueeze(-1)  # (n, L, width)
+        return g.new_zeros(use.shape).index_add_(0, index.flatten(), squares.flatten(0, 1))
+
+    def floats(self, operation: Operation, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
+        """One number per pair of positions."""
+        return (prod(output) // shape[1]) ** 2, prod(output)
+
+    def matrices(self, operation: Operation, tensor: Tensor) -> Tensor | None:
+        """A row of the table is what one word, an input, gives to each output."""
+        return tensor.mT.unsqueeze(0)
+
+
+def embedding_scales(walk: Walk, operation: Operation) -> Tensor:
+    """Which rows are looked up is up to the data: the scale can only differ between columns."""
+    reads = dict(operation.reads)
+    shape = walk.graph.values[operation.outputs[0]].shape
+    out = walk.forms.fresh(shape[-1])
+    walk.give(reads["weight"], out, walk.one, operation)
+    return out.expand(shape)
+
+
+ROWS: dict[str, Row] = {
+    "embedding": Row("weight", contract={"weight": Embedding()}, channels=embedding_scales),
+}

@@ -1,0 +1,169 @@
+"""Products of matrices: weights meet inputs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..graph.records import Graph, Operation
+from ..rules.channels import Rule, UnfitError, Walk
+from ..rules.contraction import IN_ROWS, Elementwise, Outer, Use
+from ..rules.pullback import Cotangents, Pull, by_autograd, stacked, unbroadcast
+from ..rules.row import Row
+
+
+class Matrix(Outer):
+    """A matrix that multiplies the last axis of ``argument``: ``input @ weight.T``, or ``input @ weight``."""
+
+    def __init__(self, other: str, *, transposed: bool = False):
+        self.other = other
+        self.transposed = transposed
+
+    def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
+        """Both are matrices, or the other one a stack of them."""
+        ranks = {name: len(graph.values[value].shape) for name, value in operation.reads}
+        return ranks[argument] == 2 and ranks[self.other] >= 2
+
+    def trace(self, use: Use, G: Tensor) -> Tensor:
+        """One row per sample: ||g x^T||^2 = ||g||^2 ||x||^2."""
+        x = use.bound[self.other]
+        squares = use.squares(G) if x.dim() == 2 and use.samples[self.other] == IN_ROWS else None
+        if squares is None:
+            return super().trace(use, G)
+        return torch.dot(squares, use.row_squares(self.other))
+
+    def cotangents(self, use: Use, G: Tensor) -> Tensor:
+        """All axes between the samples and the last are positions."""
+        return use.columns(G).flatten(2, -2).mT.unsqueeze(2)
+
+    def inputs(self, use: Use) -> Tensor:
+        """Likewise."""
+        return use.one(self.other).flatten(1, -2).mT.unsqueeze(1)
+
+    def restore(self, product: Tensor, use: Use) -> Tensor:
+        """(..., 1, C, J) to (C, J), or to (J, C)."""
+        matrix = product.squeeze(-3)
+        return matrix.mT if self.transposed else matrix
+
+    def matmul_scales(self, operation: Operation, tensor: Tensor) -> Tensor | None:
+        """(C, J), or (J, C)."""
+        return (tensor.mT if self.transposed else tensor).unsqueeze(0)
+
+
+class MatrixFromLeft(Outer):
+    """A matrix on the left: ``weight @ input``."""
+
+    def __init__(self, other: str):
+        self.other = other
+
+    def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
+        """Both are matrices, or the other one a stack of them."""
+        ranks = {name: len(graph.values[value].shape) for name, value in operation.reads}
+        return ranks[argument] == 2 and ranks[self.other] >= 2
+
+    def cotangents(self, use: Use, G: Tensor) -> Tensor:
+        """All axes but the last but one are positions."""
+        return use.columns(G).movedim(-2, 2).flatten(3).unsqueeze(2)
+
+    def inputs(self, use: Use) -> Tensor:
+        """Likewise."""
+        return use.one(self.other).movedim(-2, 1).flatten(2).unsqueeze(1)
+
+    def restore(self, product: Tensor, use: Use) -> Tensor:
+        """(..., 1, C, J) to (C, J)."""
+        return product.squeeze(-3)
+
+
+def pull_linear(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Times the weight."""
+    weight = bound["weight"]
+    if wanted != {"input"} or weight.dim() != 2:
+        return by_autograd(operation, bound, wanted)
+    return operation.call(bound), lambda G: {"input": stacked(lambda b: b @ weight, G)}
+
+
+def pull_matmul(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Product of two matrices, or of two stacks of matrices."""
+    a, b = (bound[name] for name in ("self", "mat2" if "mat2" in bound else "other"))
+    second = "mat2" if "mat2" in bound else "other"
+    if a.dim() < 2 or b.dim() < 2:
+        return by_autograd(operation, bound, wanted)
+
+    def pull(G: Tensor) -> Cotangents:
+        result: Cotangents = {}
+        if "self" in wanted:
+            plain = b.dim() == 2
+            result["self"] = stacked(lambda g: g @ b.mT, G) if plain else unbroadcast(G @ b.mT, a.shape)
+        if second in wanted:
+            result[second] = unbroadcast(a.mT @ G, b.shape)
+        return result
+
+    return operation.call(bound), pull
+
+
+def matrix_scales(weight: str, other: str, bias: str | None = None, *, transposed: bool = False) -> Rule:
+    """A weight that mixes the last axis: W_ij scales by out_i / in_j."""
+
+    def rule(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
+        reads = dict(operation.reads)
+        shape = walk.graph.values[operation.outputs[0]].shape
+        if walk.varies(reads[weight]) or walk.rank(reads[weight]) != 2 or walk.rank(reads[other]) < 2:
+            raise UnfitError
+        scale = walk.scale_of(reads[other])
+        into = walk.tie(scale, range(scale.dim() - 1), operation).flatten()
+        out = walk.forms.fresh(shape[-1])
+        plus, minus = (out, into.unsqueeze(1)) if transposed else (out.unsqueeze(1), into)
+        walk.give(reads[weight], plus, minus, operation)
+        if bias is not None and bias in reads:
+            walk.give(reads[bias], out, walk.one, operation)
+        return out.expand(shape)
+
+    return rule
+
+
+def matmul_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
+    """matmul: a weight on the right, on the left, or none."""
+    reads = dict(operation.reads)
+    first, second = ("self", "other") if "other" in reads else ("self", "mat2")
+    if not walk.varies(reads[second]):
+        return matrix_scales(second, first, transposed=True)(walk, operation)
+    if walk.varies(reads[first]) or walk.rank(reads[first]) != 2 or walk.rank(reads[second]) < 2:
+        raise UnfitError
+    scale = walk.scale_of(reads[second])
+    others = [d for d in range(scale.dim()) if d != scale.dim() - 2]
+    into = walk.tie(scale, others, operation).flatten()
+    shape = walk.graph.values[operation.outputs[0]].shape
+    out = walk.forms.fresh(shape[-2])
+    walk.give(reads[first], out.unsqueeze(1), into, operation)
+    return out.unsqueeze(1).expand(shape)
+
+
+ROWS: dict[str, Row] = {
+    "linear": Row(
+        "input*weight + bias",
+        pull_linear,
+        {"weight": Matrix("input"), "bias": Elementwise()},
+        matrix_scales("weight", "input", "bias"),
+    ),
+    "matmul": Row(
+        "self*other",
+        pull_matmul,
+        {"other": Matrix("self", transposed=True), "self": MatrixFromLeft("other")},
+        matmul_scales,
+    ),
+    "mm": Row(
+        "self*mat2",
+        pull_matmul,
+        {"mat2": Matrix("self", transposed=True), "self": MatrixFromLeft("mat2")},
+        matmul_scales,
+    ),
+    "baddbmm": Row("self + batch1*batch2"),
+    "bilinear": Row("input1*input2*weight + bias"),
+    "tensordot": Row("self*other"),
+    "mv": Row("self*vec"),
+    "addcmul": Row("self + tensor1*tensor2"),
+    "bmm": Row("self*mat2", pull_matmul),
+    "addmm": Row("self + mat1*mat2"),
+    "einsum": Row("prod(tensors)"),
+}

@@ -1,0 +1,146 @@
+"""Normalisation."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..graph.records import Operation
+from ..rules.channels import Rule, Walk
+from ..rules.contraction import Elementwise, Use, wide
+from ..rules.pullback import Cotangents, Pull, by_autograd
+from ..rules.row import Row
+
+
+def normalized(use: Use) -> Tensor:
+    """The input of a norm layer after it is normalised and before weight and bias: run the layer without them."""
+    samples = use.samples["input"]
+    assert samples is not None
+    bare = {name: None if name in ("weight", "bias") else given for name, given in use.bound.items()}
+    result = use.operation.call(bare)
+    return samples.split(wide(result[0] if use.operation.many else result), use.n)
+
+
+def pull_batch_norm(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Any, Pull]:
+    """In eval mode: a fixed scale per channel."""
+    x, weight = bound["input"], bound["weight"]
+    scale = (bound["running_var"] + bound["eps"]).rsqrt()
+    if weight is not None:
+        scale = scale * weight
+    scale = scale.view(-1, *[1] * (x.dim() - 2)).to(x.dtype)
+
+    def pull(G: Any) -> Cotangents:
+        return {"input": (G[0] if operation.many else G) * scale}
+
+    return operation.call(bound), pull
+
+
+def pull_layer_norm(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """dx = (g - mean(g) - xhat mean(g xhat)) / sd, over the last axes."""
+    if wanted != {"input"}:
+        return by_autograd(operation, bound, wanted)
+    x, axes = wide(bound["input"]), _last(bound)
+    variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+    scale = (variance + bound["eps"]).rsqrt()
+    xhat = (x - mean) * scale
+    weight = bound["weight"]
+
+    def pull(G: Tensor) -> Cotangents:
+        g = wide(G) if weight is None else wide(G) * wide(weight)
+        return {"input": _centred(g, xhat, scale, axes).to(bound["input"].dtype)}
+
+    return operation.call(bound), pull
+
+
+def pull_rms_norm(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """dx = (g - xhat mean(g xhat)) / rms, over the last axes."""
+    if wanted != {"input"}:
+        return by_autograd(operation, bound, wanted)
+    x, axes = wide(bound["input"]), _last(bound)
+    eps = torch.finfo(bound["input"].dtype).eps if bound["eps"] is None else bound["eps"]
+    scale = (x.square().mean(axes, keepdim=True) + eps).rsqrt()
+    xhat, weight = x * scale, bound["weight"]
+
+    def pull(G: Tensor) -> Cotangents:
+        g = wide(G) if weight is None else wide(G) * wide(weight)
+        return {"input": (scale * (g - xhat * (g * xhat).mean(axes, keepdim=True))).to(bound["input"].dtype)}
+
+    return operation.call(bound), pull
+
+
+def pull_group_norm(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """As layer_norm, over the channels of a group and all positions."""
+    if wanted != {"input"}:
+        return by_autograd(operation, bound, wanted)
+    x = bound["input"]
+    grouped = wide(x).unflatten(1, (bound["num_groups"], -1)).flatten(2)  # (N, groups, channels/g * positions)
+    variance, mean = torch.var_mean(grouped, -1, correction=0, keepdim=True)
+    scale = (variance + bound["eps"]).rsqrt()
+    xhat = (grouped - mean) * scale
+    weight = None if bound["weight"] is None else wide(bound["weight"]).view(-1, *[1] * (x.dim() - 2))
+
+    def pull(G: Tensor) -> Cotangents:
+        g = wide(G) if weight is None else wide(G) * weight
+        g = g.unflatten(2, (bound["num_groups"], -1)).flatten(3)  # (R, N, groups, channels/g * positions)
+        return {"input": _centred(g, xhat, scale, [-1]).reshape(G.shape).to(x.dtype)}
+
+    return operation.call(bound), pull
+
+
+def _last(bound: Mapping[str, Any]) -> list[int]:
+    return [-1 - d for d in range(len(bound["normalized_shape"]))]
+
+
+def _centred(g: Tensor, xhat: Tensor, scale: Tensor, axes: list[int]) -> Tensor:
+    return scale * (g - g.mean(axes, keepdim=True) - xhat * (g * xhat).mean(axes, keepdim=True))
+
+
+def norm_scales(channel: bool) -> Rule:
+    """Normalisation fixes the scale of what goes in; weight and bias give what comes out a new one."""
+
+    def rule(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
+        reads = dict(operation.reads)
+        walk.fix(walk.scale_of(reads["input"]), operation)
+        shape = walk.graph.values[operation.outputs[0]].shape
+        out = walk.one
+        if "weight" in reads:
+            out = walk.forms.fresh(*walk.graph.values[reads["weight"]].shape)
+            walk.give(reads["weight"], out, walk.one, operation)
+        if "bias" in reads:
+            walk.give(reads["bias"], out, walk.one, operation)
+        if channel and out.dim():
+            out = out.view(-1, *[1] * (len(shape) - 2))
+        result = out.expand(shape)
+        if not operation.many:
+            return result
+        return [result, *(walk.one.expand(walk.shape_of(name)) for name in operation.outputs[1:])]
+
+    return rule
+
+
+_CHANNEL_BIAS = Elementwise(channel=True)
+
+_CHANNEL_NORM = {"weight": Elementwise(normalized, channel=True), "bias": _CHANNEL_BIAS}
+
+_LAST_NORM = {"weight": Elementwise(normalized), "bias": Elementwise()}
+
+_batch_norm = Row(
+    "input*weight + 1*weight + bias",
+    pull_batch_norm,
+    _CHANNEL_NORM,
+    norm_scales(True),
+    unless="training",
+    otherwise=Row("f(input)*weight + bias", contract=_CHANNEL_NORM, channels=norm_scales(True)),
+)
+
+ROWS: dict[str, Row] = {
+    "batch_norm": _batch_norm,
+    "_native_batch_norm_legit_no_training": _batch_norm,
+    "layer_norm": Row("f(input)*weight + bias", pull_layer_norm, _LAST_NORM, norm_scales(False)),
+    "native_layer_norm": Row("f(input)*weight + bias", contract=_LAST_NORM, channels=norm_scales(False)),
+    "rms_norm": Row("f(input)*weight", pull_rms_norm, {"weight": Elementwise(normalized)}, norm_scales(False)),
+    "group_norm": Row("f(input)*weight + bias", pull_group_norm, _CHANNEL_NORM, norm_scales(True)),
+    "instance_norm": Row("f(input)*weight + bias", contract=_CHANNEL_NORM, channels=norm_scales(True)),
+    "_weight_norm": Row("f(v)*g"),
+}

@@ -1,0 +1,52 @@
+"""Entries that come together along axes: sums, means, maxima, sorting."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..graph.records import Operation
+from ..rules.channels import Walk, entrywise, reduced
+from ..rules.pullback import Cotangents, Pull
+from ..rules.row import Row
+
+
+def pull_mean(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Mean or sum over axes."""
+    x = bound["self"]
+    rank = x.dim()
+    dim = bound.get("dim")
+    dims = range(rank) if dim is None or dim == [] else [dim] if isinstance(dim, int) else dim
+    axes = sorted(d % rank for d in dims)
+    out = operation.call(bound)
+    factor = out.numel() / x.numel() if operation.name == "mean" else 1.0
+
+    def pull(G: Tensor) -> Cotangents:
+        if not bound.get("keepdim", False):
+            for axis in axes:
+                G = G.unsqueeze(axis + 1)
+        return {"self": (G * factor).expand(G.shape[0], *x.shape)}
+
+    return out, pull
+
+
+def maxima_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
+    """The maximum along an axis, of everything, or of two tensors entry by entry."""
+    return entrywise(walk, operation) if "other" in operation.arguments else reduced(walk, operation)
+
+
+_along = Row("self", channels=reduced)
+
+ROWS: dict[str, Row] = {
+    "sum": Row("self", pull_mean, channels=reduced),
+    "mean": Row("self", pull_mean, channels=reduced),
+    "cumsum": _along,
+    "median": Row("self"),
+    "max": Row("self + other", channels=maxima_scales),
+    "min": Row("self + other", channels=maxima_scales),
+    "amax": _along,
+    "amin": _along,
+    "topk": _along,
+    "sort": _along,
+    "argmax": Row("step(self)"),
+}

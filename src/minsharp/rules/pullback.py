@@ -1,0 +1,124 @@
+"""How stacked cotangents pass backwards through one operation.
+
+A pullback runs the operation forward and returns the output together with a function that maps cotangents of the
+output, (R, *output shape), to cotangents of the wanted arguments, (R, *argument shape): all R columns at once.
+Operations without a rule of their own go through `by_autograd`, one column at a time.
+
+In memory a stack of cotangents lies sample by sample, (n, R, ...), and only looks like (R, n, ...): so columns and
+samples merge into one large batch, and the contraction of one sample reads one block, both without a copy.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..graph.records import Operation
+
+Cotangents = dict[str, Any]
+"""By argument name: a tensor, or a list of them where the argument is a list."""
+
+Pull = Callable[[Any], Cotangents]
+
+Pullback = Callable[[Operation, Mapping[str, Any], frozenset[str]], tuple[Any, Pull]]
+
+
+def stacked(function: Callable[[Tensor], Tensor], G: Tensor) -> Tensor:
+    """Apply a function of a batch to (R, N, ...), with columns and rows merged into one batch."""
+    if G.stride(0) > G.stride(1):
+        return _merged(function, G)
+    return _merged(function, G.transpose(0, 1)).transpose(0, 1)
+
+
+def _merged(function: Callable[[Tensor], Tensor], G: Tensor) -> Tensor:
+    made = function(G.flatten(0, 1))
+    return made.view(*G.shape[:2], *made.shape[1:])
+
+
+def unbroadcast(G: Tensor, shape: torch.Size) -> Tensor:
+    """Sum stacked cotangents over the axes along which an argument of this shape was broadcast."""
+    extra = G.dim() - 1 - len(shape)
+    axes = [d + 1 for d in range(extra)]
+    axes += [1 + extra + d for d, size in enumerate(shape) if size == 1 and G.shape[1 + extra + d] != 1]
+    return (G.sum(axes, keepdim=True) if axes else G).reshape(G.shape[0], *shape)
+
+
+def by_autograd(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Any, Pull]:
+    """Any operation at all: autograd through this one operation, column by column."""
+    bound = dict(bound)
+    for name in wanted:
+        given = bound[name]
+        bound[name] = [_leaf(item) for item in given] if isinstance(given, list) else _leaf(given)
+    with torch.enable_grad():
+        made = operation.call(bound)
+    outputs = tuple(made) if operation.many else (made,)
+    leaves = [
+        item
+        for name in wanted
+        for item in (bound[name] if isinstance(bound[name], list) else [bound[name]])
+        if isinstance(item, Tensor) and item.requires_grad
+    ]
+
+    def pull(G: Any) -> Cotangents:
+        pairs = [
+            (output, g)
+            for output, g in zip(outputs, G if operation.many else (G,), strict=True)
+            if g is not None and isinstance(output, Tensor) and output.requires_grad
+        ]
+        if not pairs:
+            return {}
+        columns = pairs[0][1].shape[0]
+        rows = [
+            torch.autograd.grad(
+                [output for output, _ in pairs],
+                leaves,
+                [g[k] for _, g in pairs],
+                retain_graph=True,
+                allow_unused=True,
+            )
+            for k in range(columns)
+        ]
+        found = {
+            id(leaf): None if parts[0] is None else torch.stack(parts, dim=1).transpose(0, 1)
+            for leaf, parts in zip(leaves, zip(*rows, strict=True), strict=True)
+        }
+        return {
+            name: [found.get(id(item)) for item in bound[name]]
+            if isinstance(bound[name], list)
+            else found[id(bound[name])]
+            for name in wanted
+        }
+
+    detached = tuple(o.detach() if isinstance(o, Tensor) else o for o in outputs)
+    return (detached if operation.many else detached[0]), pull
+
+
+def _leaf(item: Any) -> Any:
+    floating = isinstance(item, Tensor) and item.dtype.is_floating_point
+    return item.detach().requires_grad_() if floating else item
+
+
+def by_derivative(derivative: Callable[[Mapping[str, Any], Tensor], Tensor | float]) -> Pullback:
+    """A function of each entry, with its derivative given arguments and output."""
+
+    def rule(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+        (name,) = wanted
+        out = operation.call(bound)
+        slope = derivative(bound, out)
+        return out, lambda G: {name: G * slope}
+
+    return rule
+
+
+def by_slope(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """A function of each entry by itself: its slope, by one backward pass, times the cotangents."""
+    if wanted != {"self"}:
+        return by_autograd(operation, bound, wanted)
+    x = bound["self"].detach().requires_grad_()
+    with torch.enable_grad():
+        y = operation.call({**bound, "self": x})
+    if y.shape != x.shape:  # broadcast: an entry goes to several places
+        return by_autograd(operation, bound, wanted)
+    (slope,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    return y.detach(), lambda G: {"self": G * slope}
