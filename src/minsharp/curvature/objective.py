@@ -40,6 +40,7 @@ def _parts(batch: Batch) -> Iterator[Batch]:
 class Objective:
     """The criterion over all the data, as a function of some of the model's parameters."""
 
+    @plain_mode()
     def __init__(
         self,
         model: nn.Module | Network,
@@ -51,7 +52,8 @@ class Objective:
     ):
         self.model = unwrapped(model)
         self.loss: Loss = as_loss(criterion)
-        self.device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        with LOCK:
+            self.device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
         first, stream = first_of(batches(data))
         used = model.parameters if isinstance(model, Network) else self._used(first)
         self.names = counted(used, pattern)

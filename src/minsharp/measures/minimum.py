@@ -27,6 +27,7 @@ from ..errors import InputError
 from ..frozen import Copied, Frozen
 from ..graph.records import Graph
 from ..network.model import Pattern, unwrapped
+from ..network.modes import plain_mode
 from ..network.reader import Network
 from ..network.rescale import rescale
 from ..network.symmetry import Scales, Scope, Symmetries, group
@@ -115,6 +116,7 @@ def _range(factor: float | Tensor | None) -> str:
     return f"{factor:.4g}"
 
 
+@plain_mode()
 def minimum_sharpness(
     model: nn.Module | Network,
     data: Data | Curvature,
@@ -279,6 +281,7 @@ def _status(
     return f"minimum, certified to {max(log_value - log_bound, 0.0):.0e}"
 
 
+@plain_mode()
 def flattest(
     model: nn.Module | Network,
     data: Data | Curvature,

@@ -10,9 +10,11 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from ..errors import InputError, ReadError
 from .model import unwrapped
+from .modes import plain_mode
 from .reader import Network, eval_mode
 
 
+@plain_mode()
 def rescale(model: nn.Module | Network, scales: Mapping[str, float | Tensor]) -> nn.Module:
     """A copy of the model with each named parameter multiplied by its factor; the original is untouched.
 
@@ -73,6 +75,7 @@ _LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
+@plain_mode()
 def fold_batchnorm(model: nn.Module | Network) -> nn.Module:
     """A copy in eval mode with every BatchNorm that follows a convolution or linear layer folded into it.
 
