@@ -1,6 +1,8 @@
 """The proof finds what is true, and what is not."""
 
 import dataclasses
+from itertools import cycle
+from math import log
 from typing import Any
 
 import pytest
@@ -20,14 +22,159 @@ def test_the_zoo_holds(entry: Entry, scope: Any) -> None:
     verification = ms.verify(model, data, result)
     assert verification.holds, verification
     exact = sum(result.exact.values())
-    assert len(verification.checks) == 4 + exact
+    assert len(verification.checks) == 5 + exact
 
 
-def test_single_precision_and_no_labels() -> None:
-    entry = BY_NAME["lenet"]
-    model, (inputs, _) = entry.model(torch.float32), entry.data(20, torch.float32)
-    result = ms.minimum_sharpness(model, inputs, scope="neuron")
-    assert ms.verify(model, inputs, result).holds
+PRECISIONS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+@pytest.mark.parametrize("name", ["lenet", "transformer", "residual_batch_norm", "tied_autoencoder"])
+@pytest.mark.parametrize("power_of_two", [False, True], ids=["any", "powers"])
+def test_every_precision_holds_without_labels(name: str, precision: torch.dtype, power_of_two: bool) -> None:
+    entry = BY_NAME[name]
+    model, (inputs, _) = entry.model(precision), entry.data(20, precision)
+    result = ms.minimum_sharpness(model, inputs, scope="neuron", curvature="ggn", power_of_two=power_of_two)
+    verification = ms.verify(model, inputs, result)
+    assert verification.holds, verification
+    own = [check for check in verification.checks if "rounding" in check.claim or "bit for bit" in check.claim]
+    assert len(own) == (precision != torch.float64 or power_of_two)
+
+
+@dataclasses.dataclass(frozen=True)
+class Broken(ms.Symmetries):
+    """A group that gives one parameter a wrong factor."""
+
+    parameter: str = ""
+    factor: float = 1.0
+
+    def log_scales(self, z: Tensor) -> dict[str, Tensor]:
+        right = super().log_scales(z)
+        return {**right, self.parameter: right[self.parameter] + log(self.factor)}
+
+
+def broken(result: ms.MinimumSharpness, parameter: str, factor: float) -> ms.MinimumSharpness:
+    held = {field.name: getattr(result.symmetries, field.name) for field in dataclasses.fields(result.symmetries)}
+    return dataclasses.replace(result, symmetries=Broken(**held, parameter=parameter, factor=factor))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+@pytest.mark.parametrize(("name", "scope"), [("deep_mlp", "layer"), ("lenet", "neuron")])
+def test_a_broken_group_is_found_in_every_precision(name: str, scope: Any, precision: torch.dtype) -> None:
+    entry = BY_NAME[name]
+    model, data = entry.model(precision), entry.data(10, precision)
+    right = ms.minimum_sharpness(model, data, scope=scope)
+    for parameter, factor in zip(right.scales, cycle([1.01, 0.25, 1 + 1e-6]), strict=False):
+        wrong = broken(right, parameter, factor)
+        failed = [c.claim for c in ms.verify(model, data, wrong, directions=1).checks if not c.holds]
+        assert "the rescaled network has the same outputs" in failed, parameter
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+def test_swapped_factors_are_found(precision: torch.dtype) -> None:
+    """Each parameter gets the factors of another that has the same shape."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).to(precision)
+    x = torch.randn(16, 4).to(precision)
+    right = ms.minimum_sharpness(model, x, scope="neuron", power_of_two=True)
+    e = dict(right.symmetries.exponents)
+    e["0.weight"], e["2.weight"] = e["2.weight"], e["0.weight"]
+    wrong = dataclasses.replace(right, symmetries=dataclasses.replace(right.symmetries, exponents=e))
+    failed = [c.claim for c in ms.verify(model, x, wrong).checks if not c.holds]
+    assert "the rescaled network has the same outputs" in failed
+
+
+def test_what_the_data_does_not_show_is_found_on_random_inputs() -> None:
+    """On the data no activation reaches the clamp: a group that takes it for the identity is wrong all the same."""
+
+    class Clamped(nn.Module):
+        def __init__(self, high: float) -> None:
+            super().__init__()
+            self.a, self.b, self.high = nn.Linear(3, 4), nn.Linear(4, 2), high
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(torch.relu(self.a(x)).clamp(max=self.high) if self.high else torch.relu(self.a(x)))
+
+    torch.manual_seed(0)
+    model, free = Clamped(30.0).double(), Clamped(0.0).double()
+    free.load_state_dict(model.state_dict())
+    x = torch.randn(20, 3).double()
+    result = ms.minimum_sharpness(free, x)
+    assert result.scales
+    failed = [c.claim for c in ms.verify(model, x, result).checks if not c.holds]
+    assert failed == ["and on random inputs (4 of 4 draws)"]
+
+
+def test_whole_numbers_stay_in_range_and_masks_are_masks() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.out = nn.Embedding(7, 4), nn.Linear(4, 3)
+
+        def forward(self, words: Tensor, mask: Tensor) -> Tensor:
+            assert mask.dtype == torch.bool
+            return self.out(torch.relu(self.table(words) * mask[..., None]).mean(1))
+
+    torch.manual_seed(0)
+    model = Words()
+    inputs = {"words": torch.randint(0, 7, (5, 6), dtype=torch.int32), "mask": torch.rand(5, 6) > 0.3}
+    verification = ms.verify(model, inputs, ms.minimum_sharpness(model, inputs))
+    assert verification.holds, verification
+    assert verification.checks[1].claim == "and on random inputs (4 of 4 draws)"
+
+
+def test_random_inputs_that_the_model_does_not_take_are_left_out() -> None:
+    class Positive(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(torch.relu(self.a(x.log())))
+
+    torch.manual_seed(0)
+    model, x = Positive().double(), torch.rand(9, 3).double() ** 4 + 0.01
+    verification = ms.verify(model, x, ms.minimum_sharpness(model, x))
+    assert verification.holds
+    assert verification.checks[1].claim == "and on random inputs (1 of 4 draws)"
+
+
+def test_single_precision_inside_is_allowed_for() -> None:
+    class Casting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(torch.relu(self.a(x)).float().to(x.dtype))
+
+    torch.manual_seed(0)
+    model, x = Casting().double(), torch.randn(9, 3).double()
+    result = ms.minimum_sharpness(model, x)
+    assert ms.verify(model, x, result).holds
+    assert not ms.verify(model, x, broken(result, "a.weight", 1.01)).holds
+
+
+def test_a_model_that_insists_on_its_precision() -> None:
+    class Half(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.to(torch.float16))
+
+    model, x = Half(3, 2).half(), torch.randn(4, 3).half()
+    with pytest.raises(ms.InputError, match="verify runs a copy of the model in double precision: Half does not run"):
+        ms.verify(model, x, ms.minimum_sharpness(model, x))
+
+
+def test_an_overflow_of_the_network_returned_is_found() -> None:
+    """Factors that float16 cannot bear: fine in double precision, not in the network that is handed back."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).half()
+    x = torch.randn(8, 3).half() * 4
+    result = ms.minimum_sharpness(model, x)
+    far = dataclasses.replace(result, z=result.z + 10.2)
+    failed = [c.claim for c in ms.verify(model, x, far).checks if not c.holds]
+    assert "the rescaled network has the same outputs" not in failed
+    assert "in float16, its outputs move no further than by rounding" in failed
 
 
 def lies(result: ms.MinimumSharpness) -> dict[str, ms.MinimumSharpness]:

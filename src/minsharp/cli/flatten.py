@@ -3,21 +3,18 @@
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from torch import Tensor, nn
 
 from .. import files
-from ..curvature.stream import batches
-from ..measures.minimum import MinimumSharpness
-from ..measures.verify import Check, Verification, verify
-from ..network.reader import call_form, eval_mode
+from ..measures.minimum import MinimumSharpness, minimum_sharpness
+from ..measures.verify import Verification, verify
 from ..network.rescale import rescale
 from ..text import printable
 from . import options
-from .measure import minima, print_checks, summary
+from .measure import print_checks, summary
 from .output import FailureError, command, console, note, number, print_json
-from .task import Task, prepare
+from .task import prepare
 
 
 @command
@@ -62,11 +59,16 @@ def flatten(
         curvature=curvature,
         parameters=parameters,
     )
-    (result,) = minima(task, [scope])
-    flat = rescale(task.network, result.power_of_two_scales if power_of_two else result.scales)
+    result = minimum_sharpness(
+        task.network,
+        task.data.batches,
+        task.loss,
+        scope=str(scope),  # type: ignore[arg-type]
+        power_of_two=power_of_two,
+        **task.options,
+    )
+    flat = rescale(task.network, result.scales, exact=power_of_two)
     verification = verify(task.network, task.data.batches, result, task.loss)
-    if power_of_two:
-        verification = Verification((*verification.checks, _same_bits(task, flat)))
     if verification.holds:
         files.write_atomically(out, lambda path: _save(flat, path))
     if as_json:
@@ -84,21 +86,6 @@ def _print(result: MinimumSharpness, verification: Verification) -> None:
     console().print(text, markup=False)
     console().print(printable(result.status), markup=False)
     print_checks({result.scope: verification})
-
-
-@torch.no_grad()
-def _same_bits(task: Task, flat: nn.Module) -> Check:
-    """The share of outputs that differ in any bit."""
-    different = total = 0
-    for batch in batches(task.data.batches):
-        outputs = []
-        for module in (task.network.module, flat):
-            args, kwargs = call_form(module, batch.inputs)
-            with eval_mode(module):
-                outputs.append(module(*args, **kwargs))
-        different += int((outputs[0] != outputs[1]).sum())
-        total += outputs[0].numel()
-    return Check("with powers of two, the outputs are the same bit for bit", different / total, 0.0)
 
 
 def _save(module: nn.Module, path: Path) -> None:

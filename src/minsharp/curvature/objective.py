@@ -37,6 +37,11 @@ def _parts(batch: Batch) -> Iterator[Batch]:
     return (batch.part(start, start + _PART) for start in range(0, len(batch), _PART))
 
 
+def doubled(criterion: Criterion | None) -> Criterion | None:
+    """A criterion whose own tensors are in double precision; a function stays as it is."""
+    return copy.deepcopy(criterion).double() if isinstance(criterion, nn.Module) else criterion
+
+
 class Objective:
     """The criterion over all the data, as a function of some of the model's parameters."""
 
@@ -91,15 +96,6 @@ class Objective:
             cause = next(iter(str(error).splitlines()), type(error).__name__)
             kind = type(self.model).__name__
             raise InputError(f"{kind} does not run on {describe(batch.inputs)}: {cause}") from error
-
-    def double(self) -> "Objective":
-        """The same in double precision."""
-        result = copy.copy(self)
-        with LOCK:
-            result.model = copy.deepcopy(self.model).double()
-        result.parameters = {name: p.double() for name, p in self.parameters.items()}
-        result.batches = [batch.double() for batch in self.batches]
-        return result
 
     def narrowed(self, names: Sequence[str]) -> "Objective":
         """The same as a function of fewer parameters."""

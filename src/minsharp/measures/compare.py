@@ -1,6 +1,5 @@
 """Every measure in one table, each with how far a rescaling that changes nothing can move it."""
 
-import copy
 import csv
 import io
 from collections.abc import Callable, Sequence
@@ -15,9 +14,11 @@ from torch import nn
 
 from ..curvature.hessian import hessian_diagonal
 from ..curvature.losses import Criterion
+from ..curvature.objective import doubled
 from ..curvature.results import Diagonal, Kind
 from ..curvature.stream import Data, batches, first_of, held
 from ..errors import InputError
+from ..network.model import copied
 from ..network.modes import plain_mode
 from ..network.reader import Network, eval_mode, read
 from ..network.rescale import rescale
@@ -246,12 +247,12 @@ def _rescaled(subject: _Subject, rescalings: int, scope: Scope, samples: int, se
     symmetries = tried_group(network.graph, network.module, scope, frozen)
     if not symmetries.dimension:
         return []
-    module = copy.deepcopy(network.module).double()
+    module = copied(network.module).double()
     few = _first(subject.data, samples)
     double = read(module, few[0][0])
     elements = [symmetries.random(seed + k, SPREAD) for k in range(rescalings)]
     networks = [double, *(replace(double, module=rescale(module, scales)) for scales in elements)]
-    return [replace(subject, network=one, data=few, loss=_double_loss(subject.loss)) for one in networks]
+    return [replace(subject, network=one, data=few, loss=doubled(subject.loss)) for one in networks]
 
 
 def _first(data: list[tuple[Any, ...]], samples: int) -> list[tuple[Any, ...]]:
@@ -264,10 +265,6 @@ def _first(data: list[tuple[Any, ...]], samples: int) -> list[tuple[Any, ...]]:
         if samples <= 0:
             break
     return result
-
-
-def _double_loss(loss: Criterion | None) -> Criterion | None:
-    return copy.deepcopy(loss).double() if isinstance(loss, nn.Module) else loss
 
 
 def _row(measure: Measure, subject: _Subject, others: list[_Subject], advance: Callable[[int], None]) -> Row:

@@ -11,9 +11,7 @@ D (prod_d Tr[H_d])^(1/D), the paper's Theorem 1.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
-from functools import cached_property
-from math import exp, inf, lcm, log
+from math import exp, inf, log
 from typing import Any
 
 import torch
@@ -30,7 +28,7 @@ from ..network.model import Pattern, unwrapped
 from ..network.modes import plain_mode
 from ..network.reader import Network
 from ..network.rescale import rescale
-from ..network.symmetry import Scales, Scope, Symmetries, group
+from ..network.symmetry import Scales, Scope, Symmetries, tried_group
 from ..text import printable
 
 Curvature = Trace | Diagonal
@@ -41,6 +39,8 @@ class MinimumSharpness(Frozen):
     """The minimum, a certified lower bound, and the rescaling that attains it.
 
     ``by_parameter`` holds each parameter's trace in the rescaled network; ``scales`` goes into `minsharp.rescale`.
+    With ``power_of_two``, all of that is of the flattest network that was found with powers of two as factors, and
+    ``lower_bound`` is the bound for factors of any kind.
     """
 
     value: float
@@ -59,29 +59,23 @@ class MinimumSharpness(Frozen):
     before: Mapping[str, float] = field(repr=False)
     z: Tensor = Copied()  # type: ignore[assignment]  # noqa: RUF009
     energy: float = field(default=0.0, repr=False)
+    power_of_two: bool = False
 
     @property
     def scales(self) -> Scales:
         """A factor for every parameter that moves; tensors of their own each time."""
-        return self.symmetries.scales(self.z)
-
-    @cached_property
-    def power_of_two_scales(self) -> Scales:
-        """The nearest rescaling whose factors are powers of two: it changes no bit of the outputs."""
-        coefficients = self.symmetries.nodes.coefficient.tolist()
-        whole = lcm(*(Fraction(c).limit_denominator(64).denominator for c in coefficients)) if coefficients else 1
-        step = whole * log(2)
-        z = (self.z / step).round() * step
-        powers = {name: (t / log(2)).round() for name, t in self.symmetries.log_scales(z).items()}
-        factors = {name: torch.exp2(p) for name, p in powers.items() if name not in self.pinned}
-        return {name: float(f) if f.numel() == 1 else f for name, f in factors.items()}
+        if not self.power_of_two:
+            return self.symmetries.scales(self.z)
+        logs = self.symmetries.log_scales(self.z)
+        powers = {name: (t / log(2)).round() for name, t in logs.items() if name not in self.symmetries.pinned}
+        return {name: float(p.exp2()) if p.numel() == 1 else p.exp2() for name, p in powers.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
         scales = {n: f.tolist() if isinstance(f, Tensor) else f for n, f in self.scales.items()}
-        names = ("value", "lower_bound", "trace", "status", "attained", "scope", "curvature", "loss", "samples")
+        names = "value lower_bound trace status attained scope power_of_two curvature loss samples"
         return {
-            **{name: getattr(self, name) for name in names},
+            **{name: getattr(self, name) for name in names.split()},
             "by_parameter": dict(self.by_parameter),
             "before": dict(self.before),
             "scales": scales,
@@ -99,7 +93,7 @@ class MinimumSharpness(Frozen):
     def __repr__(self) -> str:
         head = (
             f"Minimum sharpness {self.value:.6g}, from a trace of {self.trace:.6g} "
-            f"({MATRICES[self.curvature]}, scope {self.scope!r})"
+            f"({MATRICES[self.curvature]}, scope {self.scope!r}{', powers of two' if self.power_of_two else ''})"
         )
         rows = self._rows()
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
@@ -123,6 +117,7 @@ def minimum_sharpness(
     loss: Criterion | None = None,
     *,
     scope: Scope = "layer",
+    power_of_two: bool = False,
     curvature: Kind = "hessian",
     parameters: Pattern = None,
     memory: int | None = None,
@@ -134,6 +129,10 @@ def minimum_sharpness(
     itself, and its minimum is lower. ``data`` may also be a result of `hessian_trace` or `hessian_diagonal` (scope
     "neuron" needs the diagonal): then the data is not touched again. The other arguments are those of `hessian_trace`.
     Parameters that are not measured stay as they are.
+
+    With ``power_of_two=True`` the factors are powers of two, which change no bit of the outputs: the least trace that a
+    search over them finds, never more than the trace of the network as it is. The search needs the curvature of every
+    entry that was measured, so it is done here, and its answer is a result like any other.
 
     For a chain without biases, D (prod_d Tr[H_d])^(1/D):
 
@@ -152,7 +151,12 @@ def minimum_sharpness(
         measured = measure(
             model, data, loss, parameters=parameters, curvature=curvature, memory=memory, progress=progress
         )
-    return _minimise_over(graph_of(model, measured, "minimum_sharpness"), measured, scope)
+    if scope == "neuron" and isinstance(measured, Trace):
+        raise InputError('scope="neuron" needs the diagonal: pass hessian_diagonal(model, data)')
+    graph = graph_of(model, measured, "minimum_sharpness")
+    fixed = [name for name in graph.parameters if name not in measured.exact]
+    symmetries = tried_group(graph, unwrapped(model), scope, fixed)
+    return _minimise_over(symmetries, measured, scope, power_of_two)
 
 
 def graph_of(model: nn.Module | Network, measured: Curvature, function: str) -> Graph:
@@ -176,43 +180,62 @@ def _fits(graph: Graph, module: nn.Module, measured: Curvature) -> bool:
     return all(tuple(block.shape) == read[name] for name, block in blocks)
 
 
-def _minimise_over(graph: Graph, measured: Curvature, scope: Scope) -> MinimumSharpness:
-    """The minimum from curvature that has been measured."""
+def _minimise_over(symmetries: Symmetries, measured: Curvature, scope: Scope, power_of_two: bool) -> MinimumSharpness:
+    """The minimum over a group, from curvature that has been measured."""
     import numpy as np
 
     from ..solve.geometric import minimise
 
-    if scope == "neuron" and isinstance(measured, Trace):
-        raise InputError('scope="neuron" needs the diagonal: pass hessian_diagonal(model, data)')
     blocks = curvatures(measured, scope)
-    fixed = [name for name in graph.parameters if name not in blocks]
-    symmetries = group(graph, scope, fixed)
     log_c, A, owner = program(blocks, symmetries)
     solution = minimise(log_c, A)
-    z = torch.from_numpy(np.asarray(solution.z, dtype=np.float64))
-    with np.errstate(over="ignore"):
-        after = np.bincount(owner, np.exp(log_c - 2 * (A @ solution.z)), minlength=len(blocks))
     before = {name: float(block.sum()) for name, block in blocks.items()}
     vanishing = [name for i, name in enumerate(blocks) if solution.vanishing[owner == i].any()]
-    value, bound = _exp(solution.log_value), _exp(solution.log_bound)
+    z, bound = np.asarray(solution.z, dtype=np.float64), _exp(solution.log_bound)
+    if power_of_two:
+        z, after = _powers(log_c, A, owner, z, list(before.values()))
+        value = sum(after)
+        status = _status_of_powers(value, bound, bool(z.any()))
+    else:
+        after, value = _traces(log_c, A, owner, z, len(blocks)), _exp(solution.log_value)
+        status = _status(vanishing, solution.log_value, solution.log_bound)
     return MinimumSharpness(
         value=value,
         lower_bound=min(bound, value),
         trace=sum(before.values()),
-        status=printable(_status(symmetries, before, vanishing, solution.log_value, solution.log_bound)),
-        attained=solution.attained,
+        status=printable(_nothing_to_do(symmetries, before) or status),
+        attained=power_of_two or solution.attained,
         scope=scope,
-        by_parameter=dict(zip(blocks, after.tolist(), strict=True)),
+        by_parameter=dict(zip(blocks, after, strict=True)),
         pinned={name: why for name, why in symmetries.pinned.items() if name in blocks},
         curvature=measured.kind,
         loss=measured.loss,
         samples=measured.samples,
         exact=measured.exact,
         symmetries=symmetries,
-        z=z,
+        z=torch.from_numpy(z),
         before=before,
         energy=measured.energy,
+        power_of_two=power_of_two,
     )
+
+
+def _traces(log_c: Any, A: Any, owner: Any, z: Any, count: int) -> list[float]:
+    """The trace of every parameter at z."""
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        sums: list[float] = np.bincount(owner, np.exp(log_c - 2 * (A @ z)), minlength=count).tolist()
+    return sums
+
+
+def _powers(log_c: Any, A: Any, owner: Any, z: Any, before: list[float]) -> tuple[Any, list[float]]:
+    """The numbers z with powers of two as factors, and every parameter's trace there; zero if that is no flatter."""
+    from ..solve.powers import minimise_powers
+
+    z = minimise_powers(log_c, A, z)
+    after = _traces(log_c, A, owner, z, len(before))
+    return (z, after) if sum(after) < sum(before) else (0.0 * z, before)
 
 
 def curvatures(measured: Curvature, scope: Scope) -> dict[str, Tensor]:
@@ -264,14 +287,17 @@ def _exp(x: float) -> float:
         return inf
 
 
-def _status(
-    symmetries: Symmetries, before: Mapping[str, float], vanishing: list[str], log_value: float, log_bound: float
-) -> str:
+def _nothing_to_do(symmetries: Symmetries, before: Mapping[str, float]) -> str | None:
+    """Why the minimum is the trace as it is; none if it need not be."""
     if not any(before.values()):
         return "zero: the curvature vanishes on this data"
     if not symmetries.dimension:
         reasons = dict.fromkeys(symmetries.pinned.values())
         return "nothing to rescale, the minimum is the trace; pinned by " + "; ".join(reasons)
+    return None
+
+
+def _status(vanishing: list[str], log_value: float, log_bound: float) -> str:
     if vanishing:
         return (
             "infimum, not attained: rescaling for ever makes the curvature of "
@@ -279,6 +305,13 @@ def _status(
             + " vanish, in whole or in part; the scales go part of the way"
         )
     return f"minimum, certified to {max(log_value - log_bound, 0.0):.0e}"
+
+
+def _status_of_powers(value: float, bound: float, moved: bool) -> str:
+    start = "powers of two" if moved else "powers of two: none that was tried is flatter than the network as it is"
+    if not bound:
+        return f"{start}; with other factors the trace comes as near to zero as one likes"
+    return f"{start}; at most {max(value / bound - 1, 0.0):.2%} above the minimum of all factors"
 
 
 @plain_mode()
@@ -296,7 +329,8 @@ def flattest(
 ) -> nn.Module:
     """The flattest network that computes the same function: a copy whose trace is the minimum sharpness.
 
-    With ``power_of_two=True`` all factors are rounded to powers of two, and the outputs are the same bit for bit.
+    It is the network that `minimum_sharpness` of the same arguments speaks of. With ``power_of_two=True`` all factors
+    are powers of two, and the outputs are the same bit for bit.
 
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -312,9 +346,10 @@ def flattest(
         data,
         loss,
         scope=scope,
+        power_of_two=power_of_two,
         curvature=curvature,
         parameters=parameters,
         memory=memory,
         progress=progress,
     )
-    return rescale(model, result.power_of_two_scales if power_of_two else result.scales)
+    return rescale(model, result.scales, exact=power_of_two)

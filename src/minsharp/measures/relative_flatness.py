@@ -1,7 +1,5 @@
 """Relative flatness of one layer."""
 
-import copy
-
 import torch
 from torch import nn
 
@@ -10,7 +8,7 @@ from ..curvature.losses import Criterion
 from ..curvature.results import Kind
 from ..curvature.stream import Data
 from ..errors import InputError
-from ..network.model import unwrapped
+from ..network.model import copied, unwrapped
 from ..network.modes import plain_mode
 from ..network.reader import Network
 from .score import Score
@@ -67,7 +65,7 @@ def _chosen(module: nn.Module, layer: str | None) -> str:
 
 def _with_identity_before(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     """A copy with an identity layer before a linear one, and the name of the identity's weight."""
-    result = copy.deepcopy(module)
+    result = copied(module)
     layer: nn.Linear = result.get_submodule(name)  # type: ignore[assignment]
     size, like = layer.in_features, layer.weight
     identity = nn.utils.skip_init(nn.Linear, size, size, bias=False, device=like.device, dtype=like.dtype)

@@ -3,6 +3,7 @@
 Wrappers that only run another module are taken off, and what cannot be measured is named.
 """
 
+import copy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -66,10 +67,31 @@ def _loaded(module: str, name: str) -> Any:
     return getattr(sys.modules.get(module), name, ())
 
 
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of a module; what it has computed from its parameters, and keeps, comes along as numbers.
+
+    >>> model = nn.utils.parametrizations.weight_norm(nn.Linear(2, 3))
+    >>> copied(model).parametrizations.weight.original0 is model.parametrizations.weight.original0
+    False
+    """
+    held = chain.from_iterable(vars(part).values() for part in module.modules())
+    made = {id(t): t.detach().clone() for t in held if isinstance(t, Tensor) and not t.is_leaf}
+    try:
+        return copy.deepcopy(module, dict(made))
+    except Exception as error:
+        cause = next(iter(str(error).splitlines()), "no message")
+        raise InputError(f"{type(module).__name__} cannot be copied: {type(error).__name__}: {cause}") from error
+
+
 def hooks_of(module: nn.Module) -> Iterator[str]:
     """The names of the hooks that see or change what goes into a module, or what comes out of it."""
     for hook in chain(module._forward_pre_hooks.values(), module._forward_hooks.values()):
-        yield getattr(hook, "__qualname__", type(hook).__qualname__)
+        yield hook_name(hook)
+
+
+def hook_name(hook: object) -> str:
+    """What a hook is called."""
+    return str(getattr(hook, "__qualname__", type(hook).__qualname__))
 
 
 def _refuse_hooks(wrapper: nn.Module) -> None:

@@ -89,7 +89,7 @@ class _Problem:
 
     def log_value(self, z: Array) -> float:
         """log f."""
-        return _log_sum(self._exponents(z))
+        return log_sum(self._exponents(z))
 
     def values(self, z: Array) -> tuple[float, float]:
         """log f and a lower bound on its minimum."""
@@ -136,7 +136,7 @@ class _Problem:
     def _newton(self, z: Array, b: float, most: int) -> tuple[Array, int, bool]:
         """Minimise (1/b) log sum exp(b (log_c - 2 A z)), damped; tells whether it arrived."""
         tolerance = 1e-16 if b == 1.0 else 1e-3 / b
-        value = _log_sum(b * self._exponents(z)) / b
+        value = log_sum(b * self._exponents(z)) / b
         for iteration in range(most):
             w = _shares(b * self._exponents(z))
             slope = -2 * (self.A.T @ w)
@@ -147,7 +147,7 @@ class _Problem:
             size = 1.0
             while True:
                 moved = z + size * step
-                new = _log_sum(b * self._exponents(moved)) / b
+                new = log_sum(b * self._exponents(moved)) / b
                 if new <= value - 1e-4 * size * decrease:
                     break
                 size /= 2
@@ -201,7 +201,8 @@ class _Problem:
         return dual - 2 * rest - 1e-15
 
 
-def _log_sum(x: Array) -> float:
+def log_sum(x: Array) -> float:
+    """log sum exp."""
     top = x.max()
     return float(top + np.log(np.exp(x - top).sum()))
 
