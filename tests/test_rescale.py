@@ -1,14 +1,14 @@
-"""Copies: rescaled, and with BatchNorm folded away."""
+"""Copies with parameters multiplied by factors."""
 
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import minsharp as ms
 
-from .zoo import BY_NAME, call
+from .zoo import BY_NAME
 
 
 def mlp() -> Any:
@@ -54,59 +54,3 @@ def test_tied_parameters() -> None:
     assert torch.equal(other.table.weight, 2 * model.table.weight)
     with pytest.raises(ms.InputError, match="are one tensor, but have different factors"):
         ms.rescale(model, {"out.weight": 2.0, "table.weight": 3.0})
-
-
-class Folding(nn.Module):
-    """Every kind of layer that a BatchNorm may follow, with a residual connection, and one it cannot be folded into."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(1, 3, 3, padding=1, bias=False), nn.BatchNorm2d(3)
-        self.up, self.up_norm = nn.ConvTranspose2d(3, 3, 3, padding=1), nn.BatchNorm2d(3, affine=False)
-        self.after_sum = nn.BatchNorm2d(3)
-        self.linear, self.linear_norm = nn.Linear(3, 4), nn.BatchNorm1d(4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.norm(self.conv(x)))
-        x = self.after_sum(self.up_norm(self.up(x)) + x)
-        return self.linear_norm(self.linear(torch.relu(x).mean((2, 3))))
-
-
-def test_folding() -> None:
-    torch.manual_seed(0)
-    model = Folding().double()
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-            assert module.running_mean is not None
-            assert module.running_var is not None
-            module.running_mean.normal_()
-            module.running_var.uniform_(0.5, 2)
-    x = torch.randn(5, 1, 4, 4, dtype=torch.float64)
-    folded: Any = ms.fold_batchnorm(model)
-    assert model.training
-    assert isinstance(model.norm, nn.BatchNorm2d)
-    left = [name for name, m in folded.named_modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
-    assert left == ["after_sum"]
-    with torch.no_grad():
-        assert torch.allclose(folded(x), model.eval()(x), rtol=1e-12, atol=1e-12)
-
-
-def test_a_folded_network_has_more_freedom() -> None:
-    entry = BY_NAME["residual_batch_norm"]
-    inputs, _ = entry.data()
-    folded = ms.fold_batchnorm(entry.model())
-    with torch.no_grad():
-        assert torch.allclose(call(folded, inputs), call(entry.model().eval(), inputs), rtol=1e-12)
-    free, held = (ms.symmetries(m, inputs, "neuron") for m in (folded, entry.model()))
-    assert free.dimension == held.dimension == 6
-    assert {"a.weight", "skip.0.weight"} == {n for n in held.pinned if n != "head.bias"}
-    assert set(free.pinned) == {"head.bias"}
-
-
-def test_folding_what_cannot_be_traced() -> None:
-    class Branching(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x if x.sum() > 0 else -x
-
-    with pytest.raises(ms.ReadError, match="cannot trace Branching"):
-        ms.fold_batchnorm(Branching())

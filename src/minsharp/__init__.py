@@ -21,8 +21,9 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .measures.robustness import NoiseRobustness, noise_robustness
     from .measures.score import Score
     from .measures.verify import Verification, verify
+    from .network.fold import fold_batchnorm
     from .network.reader import Network, read
-    from .network.rescale import fold_batchnorm, rescale
+    from .network.rescale import rescale
     from .network.symmetry import Symmetries, symmetries
     from .report.html import write_report
 
@@ -81,8 +82,9 @@ _LATER = {
     "measures.robustness": ("NoiseRobustness", "noise_robustness"),
     "measures.score": ("Score",),
     "measures.verify": ("Verification", "verify"),
+    "network.fold": ("fold_batchnorm",),
     "network.reader": ("Network", "read"),
-    "network.rescale": ("fold_batchnorm", "rescale"),
+    "network.rescale": ("rescale",),
     "network.symmetry": ("Symmetries", "symmetries"),
     "report.html": ("write_report",),
 }

@@ -86,7 +86,12 @@ def copied(module: nn.Module) -> nn.Module:
 def hooks_of(module: nn.Module) -> Iterator[str]:
     """The names of the hooks that see or change what goes into a module, or what comes out of it."""
     for hook in chain(module._forward_pre_hooks.values(), module._forward_hooks.values()):
-        yield getattr(hook, "__qualname__", type(hook).__qualname__)
+        yield hook_name(hook)
+
+
+def hook_name(hook: object) -> str:
+    """What a hook is called."""
+    return str(getattr(hook, "__qualname__", type(hook).__qualname__))
 
 
 def _refuse_hooks(wrapper: nn.Module) -> None:

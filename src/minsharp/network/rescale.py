@@ -1,15 +1,13 @@
-"""Copies of a network: with parameters multiplied by factors, and with BatchNorm folded away."""
+"""Copies of a network with parameters multiplied by factors."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor, fx, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+from torch import Tensor, nn
 
-from ..errors import InputError, ReadError
+from ..errors import InputError
 from .model import copied, unwrapped
-from .reader import Network, eval_mode
+from .reader import Network
 
 
 def rescale(model: nn.Module | Network, scales: Mapping[str, float | Tensor], *, exact: bool = False) -> nn.Module:
@@ -70,67 +68,3 @@ def _scaled(name: str, parameter: Tensor, factor: float | Tensor, exact: bool) -
 def _worst(factors: Tensor) -> float:
     bad = factors[~(torch.isfinite(factors) & (factors > 0))]
     return float(bad.flatten()[0])
-
-
-_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-
-
-def fold_batchnorm(model: nn.Module | Network) -> nn.Module:
-    """A copy in eval mode with every BatchNorm that follows a convolution or linear layer folded into it.
-
-    That is the network as it is deployed: fewer parameters, no running statistics, and nothing that pins the scales.
-    A BatchNorm that follows anything else stays.
-
-    >>> model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
-    >>> fold_batchnorm(model)
-    Sequential(
-      (0): Conv2d(1, 2, kernel_size=(3, 3), stride=(1, 1))
-      (1): Identity()
-      (2): ReLU()
-    )
-    """
-    module = unwrapped(model)
-    result = copied(module).eval()
-    with eval_mode(result):
-        try:
-            traced = fx.Tracer().trace(result)
-        except Exception as error:
-            raise ReadError(
-                f"cannot trace {type(module).__name__} to see which layer each BatchNorm follows: {error}. "
-                "Fold by hand with torch.nn.utils.fuse_conv_bn_eval"
-            ) from error
-    modules = dict(result.named_modules())
-    for layer, norm in list(_pairs(traced, modules)):
-        _replace(result, layer, _fused(modules[layer], modules[norm]))
-        _replace(result, norm, nn.Identity())
-    return result
-
-
-def _pairs(traced: fx.Graph, modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, str]]:
-    """Names of layers, each with the BatchNorm that alone takes its output."""
-    calls = [str(node.target) for node in traced.nodes if node.op == "call_module"]
-    for node in traced.nodes:
-        if node.op != "call_module" or not isinstance(modules[str(node.target)], _NORMS):
-            continue
-        source: Any = node.args[0]
-        if not isinstance(source, fx.Node) or source.op != "call_module" or len(source.users) != 1:
-            continue
-        layer, norm = str(source.target), str(node.target)
-        once = calls.count(layer) == calls.count(norm) == 1
-        if once and isinstance(modules[layer], _LAYERS) and modules[norm].running_mean is not None:
-            yield layer, norm
-
-
-def _fused(layer: Any, norm: Any) -> nn.Module:
-    if isinstance(layer, nn.Linear):
-        result: Any = fuse_linear_bn_eval(layer, norm)
-    else:
-        result = fuse_conv_bn_eval(layer, norm, transpose="Transpose" in type(layer).__name__)
-    result.bias.requires_grad_(layer.weight.requires_grad)  # a bias that is new comes frozen
-    return result
-
-
-def _replace(root: nn.Module, path: str, new: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    setattr(root.get_submodule(parent), name, new)
