@@ -142,11 +142,11 @@ def test_what_is_no_model(name: str) -> None:
 
 
 class Odd(nn.Module):
-    """A parameter that nothing uses, a frozen one, a tied one, and one that has no derivative."""
+    """A parameter that nothing uses, one whose use is thrown away, a frozen one, a tied one, one without derivative."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.idle = nn.Parameter(torch.ones(3))
+        self.idle, self.lost = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(4))
         self.first, self.second, self.third = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
         self.second.weight = self.first.weight
         self.second.bias.requires_grad_(False)
@@ -154,6 +154,7 @@ class Odd(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.second(torch.relu(self.first(x))))
+        x * self.lost
         return self.third(x * (x < self.threshold))
 
 
