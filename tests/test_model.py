@@ -281,6 +281,26 @@ def test_every_function_refuses_what_is_no_model(name: str) -> None:
         CALLS[name]("model.pt2")
 
 
+def test_what_torch_export_makes() -> None:
+    program = torch.export.export(plain(), (X,), dynamic_shapes=[{0: torch.export.Dim.AUTO}])
+    module = program.module()
+    assert ms.hessian_trace(module, X).total == ms.hessian_trace(plain(), X).total
+    assert ms.verify(module, X, ms.minimum_sharpness(module, X, scope="neuron")).holds
+    assert torch.allclose(ms.flattest(module, X)(X), plain()(X))
+    assert torch.equal(ms.fold_batchnorm(module)(X), plain()(X))
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_copies_made_without_gradients_have_them(mode: Any) -> None:
+    model = plain()
+    with mode():
+        copies = (ms.flattest(model, X), ms.fold_batchnorm(model), ms.rescale(model, {"0.weight": 2.0}))
+        assert ms.verify(model, X, ms.minimum_sharpness(model, X)).holds
+    for copy in copies:
+        copy(X).sum().backward()
+        assert all(p.grad is not None for p in copy.parameters())
+
+
 def test_results_of_another_network_are_refused() -> None:
     wide = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)).double()
     for measured in (ms.hessian_trace(wide, X), ms.hessian_diagonal(wide, X)):

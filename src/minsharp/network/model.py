@@ -5,6 +5,7 @@ Wrappers that only run another module are taken off, and what cannot be measured
 
 import copy
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -75,7 +76,8 @@ def copied(module: nn.Module) -> nn.Module:
     False
     """
     try:
-        with LOCK:
+        with LOCK, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch copies its own modules by ways that it calls deprecated
             held = chain.from_iterable(vars(part).values() for part in module.modules())
             made = {id(t): t.detach().clone() for t in held if isinstance(t, Tensor) and not t.is_leaf}
             return copy.deepcopy(module, dict(made))

@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import torch
 from torch import nn
@@ -63,7 +63,8 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
     with LOCK:
         modes = [(m, m.training) for m in module.modules()]
         try:
-            module.eval()
+            with suppress(NotImplementedError):  # what torch.export made has no modes
+                module.eval()
             yield
         finally:
             for m, training in modes:
