@@ -2,6 +2,7 @@
 
 import inspect
 import random
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,8 @@ from .losses import Loss
 from .pieces import PIECES
 from .program import IMPORTS, PARTS, Given, Program, Step
 
-BY_KIND = {kind: [p for p in PIECES if p.kind == kind] for kind in ("layer", "linear", "bent", "forbidden")}
+PART_NAMES = re.findall(r"^(?:class|def) (\w+)", PARTS, re.MULTILINE)
+BY_KIND = {kind: [p for p in PIECES if p.kind == kind] for kind in ("layer", "linear", "bent", "odd", "forbidden")}
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,11 @@ class Case:
         return "forbidden" in self.program.tags
 
     @property
+    def odd(self) -> bool:
+        """Whether it may be refused."""
+        return "odd" in self.program.tags
+
+    @property
     def low(self) -> bool:
         """Whether some of it runs in single precision."""
         return any(word in self.program.source for word in ("float()", "float32"))
@@ -43,6 +50,8 @@ class Case:
         """Inputs for n samples, in the form that forward takes."""
         generator = torch.Generator().manual_seed(1000 * self.seed + draw)
         tensors = [g.draw(n or self.samples, generator) for g in self.program.given]
+        if self.seed % 7 == 0:
+            tensors = [_strided(t) for t in tensors]
         if self.program.form == "plain":
             return tensors[0] if len(tensors) == 1 else tuple(tensors)
         return {g.name: t for g, t in zip(self.program.given, tensors, strict=True)}
@@ -53,14 +62,19 @@ class Case:
 
     def call(self, model: nn.Module, inputs: Any) -> Tensor:
         """The outputs for some inputs."""
-        result: Tensor
         if isinstance(inputs, Tensor):
             result = model(inputs)
         elif isinstance(inputs, dict):
             result = model(inputs) if self.program.form == "dict" else model(**inputs)
         else:
             result = model(*inputs)
-        return result
+        outputs: Tensor = result["logits"] if isinstance(result, dict) else result
+        return outputs
+
+
+def _strided(tensor: Tensor) -> Tensor:
+    """The same numbers, in another order in memory."""
+    return tensor.movedim(0, -1).contiguous().movedim(-1, 0)
 
 
 def _inputs(rng: random.Random) -> tuple[Given, ...]:
@@ -119,7 +133,7 @@ def _head(classes: bool, positions: bool, K: int) -> Piece:
             if d.coin():
                 return f"{d.module(f'nn.Conv{d.rank - 2}d({d.shape[1]}, {K}, 1)')}({d.h})"
             return f"{d.module(f'nn.Linear({d.width}, {K})')}({d.h}).movedim(-1, 1)"
-        if d.rank == 2 and 2 <= d.width <= 4 and d.coin(0.15):
+        if d.rank == 2 and d.width == K and d.coin(0.3):
             return d.h
         if d.rank > 2:
             ways = [f"{d.h}.flatten(1)"]
@@ -163,7 +177,8 @@ def _case(seed: int, rng: random.Random) -> Case:
         raise Rejected("no head fits")
     form = rng.choice(["plain"] * 6 + ["keywords", "dict"])
     wrapper = rng.choice([""] * 16 + ["compile", "DataParallel"])
-    made = Program(seed, d.given, tuple(d.steps), form, wrapper, frozenset(d.tags), tuple(d.frozen))
+    returns = rng.choice(["{}"] * 20 + ['{{"logits": {0}, "features": x}}'])
+    made = Program(seed, d.given, tuple(d.steps), form, wrapper, frozenset(d.tags), tuple(d.frozen), returns)
     return Case(made, loss, rng.randint(1, 5), loss.optional and rng.random() < 0.5)
 
 
@@ -176,6 +191,11 @@ def drafted(seed: int, rng: random.Random) -> Draft:
     if d.given[0].kind == "float" and rng.random() < 0.7:
         d.attempt(rng.choice([p for p in BY_KIND["layer"] if p.name in ("Linear", "Linear and ReLU", "conv and ReLU")]))
     _grow(d, rng, rng.choice(["plain", "plain", "plain", "mixed", "mixed", "bent"]))
+    if rng.random() < 0.05:
+        for _ in range(20):
+            if d.attempt(rng.choice(BY_KIND["odd"])):
+                d.tag("odd")
+                break
     if rng.random() < 0.04:
         for _ in range(20):
             if d.attempt(rng.choice(BY_KIND["forbidden"])):
@@ -193,14 +213,8 @@ def script(case: Case, note: str) -> str:
         for f in (losses.log_cosh, losses.squared_sum, losses.softplus_margin)
         if f.__name__ == case.loss.text
     ]
-    parts = (
-        PARTS
-        if any(
-            w in shown.source
-            for w in ("Scaled", "Normed", "Triangle", "Twice", "Skip", "double_output", "relu_input", "look")
-        )
-        else ""
-    )
+    blocks = re.split(r"\n(?=class |def )", PARTS)
+    parts = "\n".join(b for b in blocks for name in PART_NAMES if f" {name}(" in b and f"{name}" in shown.source)
     draws = "\n".join(f"{g.name} = {_draw_text(g, case.samples)}" for g in shown.given)
     names = ", ".join(g.name for g in shown.given)
     data = {"plain": names if len(shown.given) == 1 else f"({names})"}.get(

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 import torch.nn.utils.parametrize as parametrize
 import torch.nn.utils.prune
+from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 
@@ -66,6 +67,32 @@ class Skip(nn.Module):
 
     def forward(self, x):
         return x + self.gain * self.inner(x)
+
+
+class Rounded(torch.autograd.Function):
+    """Rounds, and lets gradients through as if it did not."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Rectified(torch.autograd.Function):
+    """A ReLU with a gradient written by hand."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * (x > 0)
 
 
 def double_output(module, args, output):
@@ -120,6 +147,7 @@ class Program:
     wrapper: str = ""
     tags: frozenset[str] = frozenset()
     frozen: tuple[str, ...] = field(default=())
+    returns: str = "{}"  # how forward returns its outputs
 
     @property
     def source(self) -> str:
@@ -139,7 +167,7 @@ class Program:
                 "",
                 f"    def forward(self, {head}):",
                 *(f"        {part}" for line in lines for part in line.split("\n")),
-                f"        return {self.steps[-1].result}",
+                f"        return {self.returns.format(self.steps[-1].result)}",
                 "",
             ]
         )
@@ -185,7 +213,9 @@ def built(source: str, filename: str) -> nn.Module:
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     scope = names()
     exec(compile(source, filename, "exec"), scope)
-    model: nn.Module = scope["Net"]()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model: nn.Module = scope["Net"]()
     return model.double()
 
 

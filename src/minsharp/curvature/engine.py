@@ -20,7 +20,7 @@ from ..graph.records import DEVICE, store
 from ..network.reader import Network, first_non_finite, is_finite
 from ..operations import row
 from ..rules.contraction import Use, square_sum, squares_of_rows, wide, widest
-from ..rules.pullback import Pull
+from ..rules.pullback import Pull, differentiating
 from .losses import Loss
 from .schedule import Site, Step, fast_schedule
 from .stream import Batch, chunks
@@ -251,8 +251,13 @@ class Engine:
         """From gradients of a leaf, (n, R, *leaf), to gradients of the parameter that it is made of."""
         made, source = self.made[leaf], self.made[parameter]
         rows = gradient.flatten(0, 1).to(made.dtype)
-        options = {"retain_graph": True, "is_grads_batched": True, "allow_unused": True}
-        pulled: Tensor | None = torch.autograd.grad(made, source, rows, **options)[0]
+        options = {"retain_graph": True, "allow_unused": True}
+        try:
+            pulled = torch.autograd.grad(made, source, rows, is_grads_batched=True, **options)[0]
+        except RuntimeError:  # some derivatives take one row at a time, and some operations have none
+            with differentiating(f"what is made of '{parameter}' before it meets the samples"):
+                parts = [torch.autograd.grad(made, source, row, **options)[0] for row in rows]
+            pulled = torch.stack(parts) if parts and parts[0] is not None else None
         if pulled is None:  # the parameter enters without a derivative
             pulled = source.new_zeros(len(rows), *source.shape)
         return wide(pulled.unflatten(0, gradient.shape[:2]))

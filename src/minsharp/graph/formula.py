@@ -59,6 +59,12 @@ class Formula:
         """Every argument that the formula mentions."""
         return frozenset(name for product in self.products for name in product.names)
 
+    @property
+    def flat(self) -> frozenset[str]:
+        """The arguments that enter steps alone: no derivative passes."""
+        steep = {name for product in self.products for name in product.linear + product.nonlinear}
+        return self.names - steep
+
 
 _NAME = r"\w+(?:\[\d+\])?"
 _FACTOR = re.compile(rf"\s*(?:(f|step)\(([^()]*)\)|({_NAME}))\s*(\*|$)")

@@ -14,6 +14,12 @@ from .inputs import picked
 from .modes import quiet_export
 from .regions import inline_regions, is_region, mutates
 
+_SIZES = (*range(2, 66), 100, 127, 128, 256, 1000, 1023, 1024, 4096, 10_007)
+_SIZES_DIFFER = (
+    "forward does different things for different batch sizes: what was read holds {} only. Measure a module that "
+    "treats all batches alike"
+)
+
 
 class _Picked(nn.Module):
     """The model with its hooks, and of what it returns the tensor that is measured."""
@@ -39,7 +45,21 @@ def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> E
     shapes = pytree.tree_map_only(Tensor, lambda _: {0: Dim.AUTO}, bound)
     with quiet_export():
         program = torch.export.export(_Picked(model), args, kwargs, dynamic_shapes=shapes, strict=False)
+        _check_batch_sizes(program)
         inline_regions(program)
         if any(mutates(node) or is_region(node, "autocast") for node in program.graph.nodes):
             program = program.run_decompositions({})
     return program
+
+
+def _check_batch_sizes(program: ExportedProgram) -> None:
+    """The graph has to hold for batches of every size from two on."""
+    tensors = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
+    sizes: list[Any] = [size for t in tensors if isinstance(t, Tensor) for size in t.shape]
+    free = [size for size in sizes if isinstance(size, torch.SymInt) and size.node.expr.free_symbols]
+    for condition in [guard.expr for guard in free[0].node.shape_env.guards] if free else []:
+        if not all(bool(condition.subs(dict.fromkeys(condition.free_symbols, n))) for n in _SIZES):
+            raise ReadError(_SIZES_DIFFER.format(f"where {condition}"))
+    for symbol, bounds in program.range_constraints.items():
+        if int(bounds.lower) > 2 or bounds.upper < 1 << 40:
+            raise ReadError(_SIZES_DIFFER.format(f"for {symbol} in {bounds}"))

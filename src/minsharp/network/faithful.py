@@ -1,10 +1,12 @@
-"""Whether the records do what the model itself does: both run on the same sample, in the model's own precision.
+"""Whether the records do what the model itself does: outputs and derivatives for one sample, in its own precision.
 
-torch.export sees forward once, with two samples. What forward does for a single one, and what it draws from generators
-other than torch's, shows only when it runs.
+torch.export sees forward once, with two samples. What forward does for a single one, what it draws from generators
+other than torch's, and derivatives that are not those of its operations show only when it runs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,45 +20,117 @@ from .inputs import picked
 from .network import Network
 
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2}
-_COARSE = 0.1  # half precision
+_COARSE = 0.2  # half precision
+_SAFETY = 100  # times what the numbers move if inputs and parameters move by a rounding error
 
 
-def run_alone(model: nn.Module, args: Any, kwargs: Any) -> Tensor | None:
-    """The outputs for the first sample alone; none if the model does not take a single one. Leaves buffers alone."""
+@dataclass(frozen=True)
+class Alone:
+    """The outputs for one sample, (1, ...), and how a random combination of them depends on each parameter."""
+
+    outputs: Tensor
+    slopes: Mapping[str, Tensor] | None
+
+    def all(self) -> Iterator[tuple[str, Tensor]]:
+        """The outputs under an empty name, and the slopes."""
+        yield "", self.outputs
+        yield from (self.slopes or {}).items()
+
+    def get(self, name: str, like: Tensor) -> Tensor:
+        """The slope in a parameter: none of it where the parameter is not used; unknown where nothing is known."""
+        if not name:
+            return self.outputs
+        return like if self.slopes is None else self.slopes.get(name, torch.zeros_like(like))
+
+
+def run_alone(model: nn.Module, args: Any, kwargs: Any) -> Alone | None:
+    """The model on the first sample alone; none if it does not take a single one, or autograd not it."""
     args, kwargs = pytree.tree_map_only(Tensor, lambda t: t[:1], (args, kwargs))
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    held = parameters | {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        with torch.no_grad():
-            return picked(functional_call(model, buffers, args, kwargs) if buffers else model(*args, **kwargs))
+        with _without_backward_hooks(model), torch.enable_grad():
+            _track(parameters.values())
+            outputs = picked(functional_call(model, held, args, kwargs))
+            return Alone(outputs.detach(), _slopes(outputs, parameters))
     except Exception:
         return None
 
 
-def check_faithful(network: Network, inputs: Mapping[str, Tensor], alone: Tensor | None) -> None:
-    """Refuse a model whose own outputs for the first sample, ``alone``, are not those of the records."""
-    outputs = _outputs(network, inputs)
-    if alone is None or alone.shape != outputs.shape:
+@contextmanager
+def _without_backward_hooks(model: nn.Module) -> Iterator[None]:
+    """What hooks make of gradients is no derivative."""
+    kept = [(m, m._backward_hooks, m._backward_pre_hooks) for m in model.modules()]
+    try:
+        for m, hooks, pre_hooks in kept:
+            m._backward_hooks, m._backward_pre_hooks = type(hooks)(), type(pre_hooks)()
+        yield
+    finally:
+        for m, hooks, pre_hooks in kept:
+            m._backward_hooks, m._backward_pre_hooks = hooks, pre_hooks
+
+
+def _track(tensors: Any) -> None:
+    for tensor in tensors:
+        if tensor.dtype.is_floating_point:
+            tensor.requires_grad_()
+
+
+def _slopes(outputs: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The gradient of a fixed random combination of the first sample's outputs."""
+    used = {name: p for name, p in parameters.items() if p.requires_grad}
+    if not outputs.requires_grad:
+        return {name: torch.zeros_like(p) for name, p in used.items()}
+    generator = torch.Generator("cpu").manual_seed(0)
+    weights = torch.randn(outputs.shape[1:], generator=generator, dtype=torch.float64, device="cpu").to(outputs)
+    found = torch.autograd.grad((outputs[0] * weights).sum(), list(used.values()), allow_unused=True)
+    return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(used.items(), found, strict=True)}
+
+
+def check_faithful(network: Network, inputs: Mapping[str, Tensor], model: Alone | None) -> None:
+    """Refuse a model whose own trial on the first sample is not that of the records."""
+    records = _alone(network, inputs)
+    if model is None or model.outputs.shape != records.outputs.shape or not model.outputs.isfinite().all():
         return
     types = {v.dtype for v in network.graph.values.values() if v.dtype.is_floating_point}
     tolerance = max((_TOLERANCES.get(t, _COARSE) for t in types), default=0.0)
-    apart = difference(alone, outputs)
-    if apart <= tolerance * largest(outputs):
-        return
-    noise = max(difference(outputs, _outputs(network, inputs, seed)) for seed in (1, 2, 3))
-    if apart > 100 * noise:
-        raise ReadError(
-            f"{type(network.module).__name__} run on one sample returns other numbers than torch.export recorded: they "
-            f"differ by {apart:.2g}. Either forward does something else for a batch of one, or it depends on more than "
-            "its inputs and weights, such as random numbers of Python or NumPy, which have no place in it"
+    pairs = {name: (a, records.get(name, a)) for name, a in model.all() if bool(a.isfinite().all())}
+    apart = {name: difference(*pair) for name, pair in pairs.items()}
+    bad = [name for name, d in apart.items() if d and d > tolerance * max(map(largest, pairs[name]))]
+    noises = [_alone(network, inputs, seed) for seed in (1, 2, 3)] if bad else []
+    for name in bad:
+        own = pairs[name][1]
+        if apart[name] > _SAFETY * max(difference(own, noise.get(name, own)) for noise in noises):
+            raise ReadError(_message(network, name, apart[name]))
+
+
+def _message(network: Network, name: str, apart: float) -> str:
+    kind = type(network.module).__name__
+    if not name:
+        return (
+            f"{kind} run on one sample returns other numbers than torch.export recorded: they differ by {apart:.2g}. "
+            "Either forward does something else for a batch of one, or it depends on more than its inputs and weights, "
+            "such as random numbers of Python or NumPy, which have no place in it"
         )
+    return (
+        f"the derivative of {kind}'s outputs in '{name}' that autograd takes is not that of the operations that "
+        f"torch.export recorded: they differ by {apart:.2g}. A torch.autograd.Function with a backward of its own, a "
+        "hook on a tensor, or torch.no_grad inside torch.autocast does that: write it with plain operations, and "
+        "tensor.detach() where no derivative shall pass"
+    )
 
 
-def _outputs(network: Network, inputs: Mapping[str, Tensor], seed: int | None = None) -> Tensor:
+def _alone(network: Network, inputs: Mapping[str, Tensor], seed: int | None = None) -> Alone:
     """What the records make of the first sample, twice in a batch; with a seed, after a move by a rounding error."""
-    given = {name: tensor[[0, 0]] for name, tensor in inputs.items()}
-    values = network.state() | given
+    values: dict[str, Any] = network.state() | {name: tensor[[0, 0]] for name, tensor in inputs.items()}
     if seed is not None:
         values = {name: moved(tensor, seed) for name, tensor in values.items()}
-    with torch.no_grad():
-        outputs: Tensor = network.graph.run(values)[network.graph.output]
-    return outputs[:1]
+    parameters = {name: values[name] for name in network.graph.parameters}
+    try:
+        with torch.enable_grad():
+            _track(parameters.values())
+            outputs: Tensor = network.graph.run(dict(values))[network.graph.output]
+            return Alone(outputs[:1].detach(), _slopes(outputs, parameters))
+    except RuntimeError:  # an operation that autograd has no derivative of, or one that does not run at all
+        with torch.no_grad():
+            return Alone(network.graph.run(values)[network.graph.output][:1], None)

@@ -15,7 +15,8 @@ Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 def describe(given: Any) -> str:
     """Inputs or outputs as a user would describe them: shapes and types, no values."""
     if isinstance(given, Tensor):
-        return f"a tensor of shape {tuple(given.shape)}, {given.dtype}"
+        shape = ", ".join(str(size) if type(size) is int else "n" for size in given.shape)  # n while it is traced
+        return f"a tensor of shape ({shape}{',' if given.dim() == 1 else ''}), {given.dtype}"
     if isinstance(given, Mapping):
         return "{" + ", ".join(f"'{k}': {describe(v)}" for k, v in given.items()) + "}"
     if isinstance(given, tuple | list):

@@ -7,8 +7,7 @@ import torch
 
 from ..errors import ReadError
 from ..graph.records import Operation, Samples, Value
-
-_RESHAPES = {"reshape", "flatten", "unflatten"}
+from ..operations import row
 
 
 def one_sample(shape: torch.Size) -> tuple[tuple[int, ...], list[int]]:
@@ -34,14 +33,15 @@ def locate(shape: tuple[int, ...], axis: int, operation: Operation, varying: lis
     parts = shape[axis]
     if parts == 1:
         return Samples(axis)
-    if operation.name in _RESHAPES:
+    known = row(operation)
+    if known.in_order:
         (source,) = varying
         assert source.samples is not None
         step = source.samples.inner * prod(source.shape[source.samples.axis + 1 :])
         inner, rest = divmod(step, prod(shape[axis + 1 :]))
         if rest == 0 and inner and parts % inner == 0:
             return Samples(axis, parts // inner, inner)
-    if operation.name == "cat":
+    if known.joins:
         inners = {v.samples.inner for v in varying if v.samples is not None}
         if inners == {1} and sum(v.shape[axis] for v in varying) == parts:
             return Samples(axis, parts, 1)

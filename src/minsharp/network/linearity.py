@@ -44,10 +44,7 @@ def _through(operation: Operation, known: Mapping[str, Dependence]) -> Dependenc
         return {}
     depends: dict[str, set[str]] = {}
     blame: dict[str, Operation | None] = {}
-    flat = {name for product in formula.products for name in product.step}
     for argument, value in passing(operation):
-        if argument in flat:
-            continue
         for parameter, culprit in known.get(value, {}).items():
             depends.setdefault(argument, set()).add(parameter)
             blame[parameter] = blame.get(parameter) or culprit

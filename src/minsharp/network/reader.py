@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from ..errors import InputError, MinsharpError, ReadError
 from .apart import FEW, check_samples_apart
 from .export import export
-from .faithful import check_faithful, run_alone
+from .faithful import Alone, check_faithful, run_alone
 from .finite import first_non_finite, is_finite
 from .inputs import Inputs, call_form, describe, picked, tensors_of
 from .model import unwrapped
@@ -72,7 +72,7 @@ def read(model: nn.Module | Network, example: Inputs) -> Network:
     return network
 
 
-def _exported(model: nn.Module, example: Inputs) -> tuple[Network, list[Tensor], Tensor | None]:
+def _exported(model: nn.Module, example: Inputs) -> tuple[Network, list[Tensor], Alone | None]:
     """The network, a few samples of each input, and what the model makes of the first; no other thread reads then."""
     with LOCK:
         given, device = _given(model, example)
@@ -111,6 +111,8 @@ def _few(tensor: Tensor) -> Tensor:
     """The first samples of an input, which has to be dense, with samples along its first axis."""
     if tensor.layout != torch.strided:
         raise InputError("the inputs are sparse; pass them as dense tensors: inputs.to_dense()")
+    if tensor.is_meta:
+        raise InputError("an input is on the meta device, and has no values: pass a tensor of numbers")
     if tensor.dim() == 0:
         raise InputError("an input is a single number; every input needs the samples along its first axis")
     if tensor.shape[0] == 0:
@@ -130,9 +132,12 @@ def _refuse_inputs(model: nn.Module, example: Inputs) -> None:
     """If the model does not run on the example at all, torch.export is not to blame. Tried on a copy."""
     with LOCK:
         (args, kwargs), device = _given(model, example)
-        trial = copy.deepcopy(model).eval()
+        try:
+            trial = copy.deepcopy(model).eval()
+        except Exception:
+            return
     try:
-        with torch.no_grad(), random_state_kept(device):
+        with torch.no_grad(), random_state_kept(device), quiet_export():
             trial(*args, **kwargs)
     except Exception as error:
         given = {t.dtype for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
@@ -161,6 +166,10 @@ def _export_message(model: nn.Module, error: Exception) -> str:
         hint = (
             "forward branches on the values of a tensor, or makes a shape of them. Write the branch with "
             "torch.where, or measure the submodule that holds the layers"
+        )
+    elif "fake tensor" in cause:
+        hint = (
+            "forward uses tensor.data, or keeps a tensor of an earlier call. Use tensor.detach() instead of the first"
         )
     else:
         hint = (

@@ -5,7 +5,6 @@ autograd does when memory that carries a gradient is written behind its back is 
 """
 
 import operator
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -105,29 +104,31 @@ def _tensors(node: Node) -> list[Tensor]:
     return [t for t in (made if isinstance(made, tuple | list) else (made,)) if isinstance(t, Tensor)]
 
 
-def _memory(tensor: Tensor) -> int:
-    """What tells one piece of memory from another; views of a tensor share it."""
-    return tensor.untyped_storage()._cdata
-
-
 class _Gradients:
     """Follows, in the order of the calls, which memory carries a gradient."""
 
     def __init__(self, program: ExportedProgram, quiet: set[Node]):
         self.quiet = quiet
         self.carrying: set[int] = set()
+        self.known_as: dict[int, int] = {}  # memory inside a region of autocast -> the same memory outside
         self.cut: set[Node] = set()
         """Views that carry none, whatever the memory that they look at: made by detach, or without gradients."""
         names = program.graph_signature.inputs_to_parameters
         for node in program.graph.nodes:
             if node.op == "placeholder" and node.name in names:
-                self._add(_tensors(node))
+                self._add(node)
 
-    def _add(self, tensors: Iterable[Tensor]) -> None:
-        self.carrying |= {_memory(t) for t in tensors if t.dtype.is_floating_point}
+    def _memory(self, node: Node) -> set[int]:
+        """What tells one piece of memory from another; views of a tensor share it."""
+        found = (tensor.untyped_storage()._cdata for tensor in _tensors(node))
+        return {self.known_as.get(memory, memory) for memory in found}
+
+    def _add(self, node: Node) -> None:
+        if any(tensor.dtype.is_floating_point for tensor in _tensors(node)):
+            self.carrying |= self._memory(node)
 
     def _carries(self, node: Node) -> bool:
-        return node not in self.cut and any(_memory(t) in self.carrying for t in _tensors(node))
+        return node not in self.cut and bool(self._memory(node) & self.carrying)
 
     def walk(self, module: GraphModule) -> None:
         """One graph, and those of the regions in it."""
@@ -139,11 +140,20 @@ class _Gradients:
 
     def _enter(self, body: GraphModule, call: Node) -> None:
         inside = list(body.graph.nodes)
-        given = dict(zip((n for n in inside if n.op == "placeholder"), call.args[5:], strict=True))
-        self.cut |= {n for n, outer in given.items() if outer in self.cut}
+        given: Any = zip((n for n in inside if n.op == "placeholder"), call.args[5:], strict=True)
+        for node, outer in given:
+            self._same(node, outer)
         self.walk(body)
         made: Any = inside[-1].args[0]
-        self.cut |= {user for user in call.users if made[user.args[1]] in self.cut}
+        for user in call.users:
+            self._same(user, made[user.args[1]])
+
+    def _same(self, node: Node, other: Node) -> None:
+        """One tensor, on this side of a region's border and on the other."""
+        for tensor, memory in zip(_tensors(node), self._memory(other), strict=True):
+            self.known_as[tensor.untyped_storage()._cdata] = memory
+        if other in self.cut:
+            self.cut.add(node)
 
     def _call(self, node: Node) -> None:
         if node.target is operator.getitem and node.args[0] in self.cut:
@@ -153,39 +163,40 @@ class _Gradients:
         tracked = not off and any(map(self._carries, node.all_input_nodes))
         if mutates(node):
             self._write(node, tracked)
+            return
         if tracked:
-            self._add(_tensors(node))
+            self._add(node)
         elif self._looks(node, off):
             self.cut.add(node)
 
     def _looks(self, node: Node, off: bool) -> bool:
         """Whether a call makes a view that carries no gradient."""
-        made = {_memory(t) for t in _tensors(node)}
-        through = [n for n in node.all_input_nodes if made & {_memory(t) for t in _tensors(n)}]
+        through = [n for n in node.all_input_nodes if self._memory(node) & self._memory(n)]
         return bool(through) and (off or all(n in self.cut for n in through))
 
     def _write(self, node: Node, tracked: bool) -> None:
         for written in _written(node):
             if node not in self.quiet and written not in self.cut:
                 if tracked:
-                    self._add(_tensors(written))
-            elif tracked or any(_memory(t) in self.carrying for t in _tensors(written)):
+                    self._add(written)
+            elif tracked or self._memory(written) & self.carrying:
                 raise ReadError(
                     f"{getattr(node.target, '_opname', node.target)} in {where(node)} writes in place, without "
                     "gradients, into a tensor that carries one: autograd does not see that the values change. Work "
                     "on a copy: tensor.detach().clone()"
                 )
+            if written in self.cut:  # what a call that writes returns is what it wrote into
+                self.cut.add(node)
 
     def detach_what_enters(self, module: GraphModule) -> None:
         """Let the calls that run without gradients see detached values only."""
         for node in [n for n in module.graph.nodes if n in self.quiet]:
             for given in node.all_input_nodes:
-                tensors = _tensors(given)
-                if given in self.quiet or not any(_memory(t) in self.carrying for t in tensors):
+                if given in self.quiet or not self._memory(given) & self.carrying:
                     continue
                 with module.graph.inserting_before(node):
                     detached = module.graph.call_function(torch.ops.aten.detach.default, (given,))
-                detached.meta = {**node.meta, "val": tensors[0]}
+                detached.meta = {**node.meta, "val": given.meta["val"]}
                 node.replace_input_with(given, detached)
 
 

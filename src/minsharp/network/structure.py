@@ -89,7 +89,7 @@ class Structure:
             maker = self._makers[leaf]
             if self._users[leaf] != 1 or not row(maker).rearranges:
                 return False
-            leaf = next(name for _, name in maker.reads if name in self.depends)
+            leaf = next(name for _, name in self.live(maker))
         return self._users[leaf] == 1
 
     @cached_property

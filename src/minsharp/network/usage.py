@@ -8,7 +8,7 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .reader import picked
+from .inputs import picked
 
 
 def used_parameters(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, nn.Parameter]:
@@ -25,8 +25,8 @@ def used_parameters(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
     apart = {name: parameter.detach().clone() for name, parameter in held.items()}  # each in a memory of its own
     flow = _Flow(apart)
     with torch.no_grad(), flow:
-        outputs = functional_call(module, apart, args, kwargs)
-    names = flow.behind(picked(outputs))
+        outputs = picked(functional_call(module, apart, args, kwargs))
+    names = flow.behind(outputs)
     return {name: parameter for name, parameter in held.items() if name in names}
 
 

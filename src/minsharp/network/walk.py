@@ -171,10 +171,15 @@ class Walk:
         values: dict[str, Any] = {parameter: torch.arange(self.graph.values[parameter].numel).view(source)}
         for operation in self._prelude:
             if any(name in values for _, name in operation.reads):
-                store(values, operation, operation.call(operation.bind(self._numbers | values)))
+                rest = {name: self._blank(name) for _, name in operation.reads if name in self.graph.values}
+                store(values, operation, operation.call(operation.bind(self._numbers | rest | values)))
         result = torch.empty(self.graph.values[parameter].numel, dtype=torch.int64)
         result[values[leaf].flatten()] = numbers.expand(target).flatten()
         return result.view(source)
+
+    def _blank(self, name: str) -> Tensor:
+        """A tensor of a value's shape, for operations that look at nothing else of it."""
+        return torch.zeros((), dtype=torch.int64).expand(self.graph.values[name].shape)
 
     def tie(self, scale: Tensor, dims: Iterable[int], operation: Operation) -> Tensor:
         """Make the scales along some axes equal; the axes stay, with size one."""
@@ -204,7 +209,9 @@ class Walk:
         """The operation's formula with all entries of each tensor tied together."""
         scales = {slot: self._scalar(name, operation) for slot, name in operation.reads if self._floats(name)}
         result = self.by_formula(operation, scales)
-        return [result.expand(self.shape_of(name)) for name in operation.outputs]
+        others = self.one if row(operation).statistics else result
+        first, *rest = operation.outputs
+        return [result.expand(self.shape_of(first)), *(others.expand(self.shape_of(name)) for name in rest)]
 
     def _floats(self, name: str) -> bool:
         return name in self.graph.values and self.graph.values[name].dtype.is_floating_point

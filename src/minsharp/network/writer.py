@@ -12,12 +12,10 @@ from torch.fx import Node
 
 from ..errors import InputError, ReadError
 from ..graph.records import DEVICE, Graph, Operation, Ref, Samples, Value
+from ..operations import TABLE, passing, row
 from .inputs import describe
 from .layout import locate, one_sample
 from .places import own_name, place, source, where
-
-_BLANKS = {"new_zeros", "new_ones", "new_full", "new_empty"}  # use only the type and device of their argument
-_JOINS = {"cat", "concat", "concatenate"}
 
 
 class Writer:
@@ -51,7 +49,6 @@ class Writer:
                 self._call(node)
             elif node in live:
                 raise ReadError(_not_plain(str(node.target), node))
-        self._check_batch_sizes()
         return self._pruned(self._output(end))
 
     def _pruned(self, output: str) -> Graph:
@@ -78,15 +75,6 @@ class Writer:
         if not isinstance(end, Node):
             raise ReadError("the outputs do not depend on the inputs: forward returns a constant")
         return end
-
-    def _check_batch_sizes(self) -> None:
-        """The graph has to hold for batches of every size."""
-        for symbol, bounds in self.program.range_constraints.items():
-            if int(bounds.lower) > 2 or bounds.upper < 1 << 40:
-                raise ReadError(
-                    f"forward does different things for different batch sizes: what was read holds for {symbol} in "
-                    f"{bounds} only. Measure a module that treats all batches alike"
-                )
 
     def _placeholder(self, node: Node, live: bool) -> None:
         signature = self.program.graph_signature
@@ -146,7 +134,7 @@ class Writer:
         for output, tensor in zip(outputs, made if many else (made,), strict=True):
             if isinstance(tensor, Tensor):
                 self.values[output] = self._activation(output, tensor, operation)
-        if name != "detach" and any(value in self.dependent for _, value in operation.reads):
+        if any(value in self.dependent for _, value in passing(operation)):
             self.dependent.update(outputs)
         self.operations.append(operation)
 
@@ -160,7 +148,7 @@ class Writer:
         """Name, target and arguments of a call, in a form that does not depend on where and how it runs."""
         target: Any = node.target
         name, arguments, keywords = _arguments(node, self.names)
-        made = node.meta.get("val")
+        made: Any = node.meta.get("val")
         if name in ("view", "_unsafe_view") and "size" in arguments:  # the strides may be others when it runs
             return (
                 "reshape",
@@ -168,13 +156,18 @@ class Writer:
                 {"self": arguments["self"], "shape": arguments["size"]},
                 keywords,
             )
+        if name == "copy":
+            return name, copied, arguments, keywords
         if name == "view":
             return "view_dtype", target, arguments, keywords
-        if name in _JOINS:
+        if name == "type_as":  # nothing of the other tensor but its type
+            return "to", torch.ops.aten.to.dtype, {"self": arguments["self"], "dtype": made.dtype}, keywords
+        known = TABLE.get(name)
+        if known is not None and known.joins:
             return name, target, {**arguments, "tensors": self._joined(arguments["tensors"], made)}, keywords
         if isinstance(made, Tensor) and arguments.get("dtype", made) is None and not node.all_input_nodes:
             arguments["dtype"] = made.dtype  # not whatever the default type is by then
-        return name, target, arguments, keywords
+        return name, (known and known.target) or target, arguments, keywords
 
     def _joined(self, tensors: tuple[Any, ...], made: Any) -> tuple[Any, ...]:
         """What is joined, without the empty list of numbers that a cache starts as."""
@@ -185,10 +178,11 @@ class Writer:
         if tensor.dtype.is_complex:
             raise ReadError(f"{operation.where} makes complex numbers: only real networks can be measured")
         shape, axes = one_sample(tensor.shape)
-        sources = [self.values[v] for _, v in operation.reads if v in self.values]
+        ignored = row(operation).ignores
+        sources = [self.values[v] for slot, v in operation.reads if v in self.values and slot not in ignored]
         varying = [value for value in sources if value.samples is not None]
-        lost = not axes and bool(varying) and operation.name not in _BLANKS
-        mixed = len(axes) > 1 or (lost and tensor.dtype.is_floating_point and tensor.numel() > 0)
+        lost = not axes and bool(varying)
+        mixed = len(axes) > 1 or (lost and tensor.numel() > 0)
         if mixed:
             raise ReadError(
                 f"{operation.where} mixes the samples of a batch: its result has shape {tuple(tensor.shape)}. "
@@ -204,7 +198,14 @@ class Writer:
             raise ReadError("the outputs have to be a tensor with the samples along its first axis")
         if not value.dtype.is_floating_point:
             raise ReadError(f"the outputs have type {value.dtype}, expected floating point logits")
+        if not value.numel:
+            raise ReadError(f"the outputs have shape {('n', *value.shape[1:])}: there is nothing in them to measure")
         return name
+
+
+def copied(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    """One tensor in the shape and type of another, as copy_ writes it: torch's own has no derivative."""
+    return src.to(self.dtype).expand(self.shape).clone()
 
 
 def _needed(end: Node) -> set[Node]:

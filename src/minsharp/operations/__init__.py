@@ -51,9 +51,12 @@ def row(operation: Operation) -> Row:
 
 
 def passing(operation: Operation) -> list[tuple[str, str]]:
-    """The (slot, value name) pairs through which derivatives may pass: not what is detached, not what is ignored."""
+    """The (slot, value name) pairs through which derivatives may pass: not what is detached, ignored or compared."""
     known = row(operation)
-    return [] if known.detaches else [(slot, name) for slot, name in operation.reads if slot not in known.ignores]
+    if known.detaches:
+        return []
+    idle = {*known.ignores, *known.formula_of(operation).flat}
+    return [(slot, name) for slot, name in operation.reads if slot not in idle]
 
 
 def dependence(graph: Graph, parameters: Iterable[str]) -> dict[str, frozenset[str]]:

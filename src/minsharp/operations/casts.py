@@ -7,7 +7,7 @@ from ..rules.row import Row
 
 _entry = Row("self", channels=entrywise)
 
-_zeros = Row("0", channels=zeros)
+_zeros = Row("0", channels=zeros, ignores=("self",))
 
 _blank = Row("1", ignores=("self",))
 

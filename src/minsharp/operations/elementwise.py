@@ -165,6 +165,10 @@ ROWS: dict[str, Row] = {
     "eq": _compare,
     "ne": _compare,
     "sign": Row("step(self)", compares=True),
+    "heaviside": Row("step(self, values)"),
     "floor": Row("step(self)"),
+    "ceil": Row("step(self)"),
+    "trunc": Row("step(self)"),
+    "frac": Row("self + 1"),
     "round": Row("step(self)"),
 }

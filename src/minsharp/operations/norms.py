@@ -1,6 +1,7 @@
 """Normalisation."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,7 +32,8 @@ def pull_batch_norm(operation: Operation, bound: Mapping[str, Any], wanted: froz
     scale = scale.view(-1, *[1] * (x.dim() - 2)).to(x.dtype)
 
     def pull(G: Any) -> Cotangents:
-        return {"input": (G[0] if operation.many else G) * scale}
+        g = G[0] if operation.many else G
+        return {} if g is None else {"input": g * scale}
 
     return operation.call(bound), pull
 
@@ -136,9 +138,11 @@ _batch_norm = Row(
 
 ROWS: dict[str, Row] = {
     "batch_norm": _batch_norm,
-    "_native_batch_norm_legit_no_training": _batch_norm,
+    "_native_batch_norm_legit_no_training": replace(_batch_norm, statistics=True),
     "layer_norm": Row("f(input)*weight + bias", pull_layer_norm, _LAST_NORM, norm_scales(False)),
-    "native_layer_norm": Row("f(input)*weight + bias", contract=_LAST_NORM, channels=norm_scales(False)),
+    "native_layer_norm": Row(
+        "f(input)*weight + bias", contract=_LAST_NORM, channels=norm_scales(False), statistics=True
+    ),
     "rms_norm": Row("f(input)*weight", pull_rms_norm, {"weight": Elementwise(normalized)}, norm_scales(False)),
     "group_norm": Row("f(input)*weight + bias", pull_group_norm, _CHANNEL_NORM, norm_scales(True)),
     "instance_norm": Row("f(input)*weight + bias", contract=_CHANNEL_NORM, channels=norm_scales(True)),

@@ -43,9 +43,15 @@ def pull_concatenated(operation: Operation, bound: Mapping[str, Any], wanted: fr
     return operation.call(bound), lambda G: {"tensors": list(G.split([p.shape[dim] for p in parts], axis))}
 
 
+def written_over(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    """What aten.copy makes, which has no derivative."""
+    return src.to(self).expand_as(self)
+
+
 def pull_copied(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
     """The source written over everything: what was there before has no part in it."""
-    return operation.call(bound), lambda G: {"src": unbroadcast(G, bound["src"].shape)} if "src" in wanted else {}
+    src = bound["src"]
+    return operation.call(bound), lambda G: {"src": unbroadcast(G, src.shape).to(src.dtype)}
 
 
 def padded_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
@@ -58,7 +64,7 @@ def padded_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]
     return called(operation, bound | {"value": ANY})
 
 
-_shape = Row("self", pull_reshaped, channels=moved, rearranges=True)
+_shape = Row("self", pull_reshaped, channels=moved, rearranges=True, in_order=True)
 
 _axes = Row("self", pull_permuted, channels=moved, rearranges=True)
 
@@ -68,7 +74,7 @@ _homogeneous = Row("self")
 
 _moved = Row("self", channels=moved)
 
-_cat = Row("sum(tensors)", pull_concatenated, channels=moved)
+_cat = Row("sum(tensors)", pull_concatenated, channels=moved, joins=True)
 
 ROWS: dict[str, Row] = {
     "pixel_shuffle": _moved,
@@ -119,7 +125,7 @@ ROWS: dict[str, Row] = {
     "select_scatter": Row("self + src", channels=moved),
     "scatter": Row("self + src + value", unless="reduce"),
     "index_put": Row("self + values"),
-    "copy": Row("self + src", pull_copied),
+    "copy": Row("src", pull_copied, {"src": Elementwise()}, entrywise, ignores=("self",), target=written_over),
     "col2im": _homogeneous,
     "repeat_interleave": _homogeneous,
     "chunk": _moved,
@@ -134,7 +140,8 @@ ROWS: dict[str, Row] = {
     "pad": Row("self + value", channels=padded_scales),
     "cat": _cat,
     "concat": _cat,
-    "hstack": Row("sum(tensors)", channels=moved),
-    "vstack": Row("sum(tensors)", channels=moved),
+    "concatenate": _cat,
+    "hstack": Row("sum(tensors)", channels=moved, joins=True),
+    "vstack": Row("sum(tensors)", channels=moved, joins=True),
     "stack": Row("sum(tensors)", channels=moved),
 }

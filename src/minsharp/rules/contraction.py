@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..graph.records import Graph, Operation, Samples
+from .pullback import differentiating
 
 IN_ROWS = Samples(0)
 
@@ -143,9 +144,10 @@ class PerSampleVJP(Contraction):
         for i in range(use.n if parts else 0):
             for k in range(columns):
                 masked = [_only(g[k], layout, i, use.n) for _, g, layout in parts]
-                (row,) = torch.autograd.grad(
-                    [output for output, _, _ in parts], [leaf], masked, retain_graph=True, allow_unused=True
-                )
+                with differentiating(use.operation.where):
+                    (row,) = torch.autograd.grad(
+                        [output for output, _, _ in parts], [leaf], masked, retain_graph=True, allow_unused=True
+                    )
                 if row is not None:
                     result[i, k] = row
         return wide(result)

@@ -8,12 +8,14 @@ In memory a stack of cotangents lies sample by sample, (n, R, ...), and only loo
 samples merge into one large batch, and the contraction of one sample reads one block, both without a copy.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..errors import ReadError
 from ..graph.records import Operation
 
 Cotangents = dict[str, Any]
@@ -44,6 +46,18 @@ def unbroadcast(G: Tensor, shape: torch.Size) -> Tensor:
     return (G.sum(axes, keepdim=True) if axes else G).reshape(G.shape[0], *shape)
 
 
+@contextmanager
+def differentiating(what: str) -> Iterator[None]:
+    """Name what torch cannot differentiate."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        cause = next(iter(str(error).splitlines()), "no message")
+        raise ReadError(f"torch cannot differentiate {what}: {cause}") from error
+
+
 def by_autograd(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Any, Pull]:
     """Any operation at all: autograd through this one operation, column by column."""
     bound = dict(bound)
@@ -68,17 +82,12 @@ def by_autograd(operation: Operation, bound: Mapping[str, Any], wanted: frozense
         ]
         if not pairs:
             return {}
-        columns = pairs[0][1].shape[0]
-        rows = [
-            torch.autograd.grad(
-                [output for output, _ in pairs],
-                leaves,
-                [g[k] for _, g in pairs],
-                retain_graph=True,
-                allow_unused=True,
-            )
-            for k in range(columns)
-        ]
+        outs, cotangents = zip(*pairs, strict=True)
+        with differentiating(operation.where):
+            rows = [
+                torch.autograd.grad(outs, leaves, [g[k] for g in cotangents], retain_graph=True, allow_unused=True)
+                for k in range(len(cotangents[0]))
+            ]
         found = {
             id(leaf): None if parts[0] is None else torch.stack(parts, dim=1).transpose(0, 1)
             for leaf, parts in zip(leaves, zip(*rows, strict=True), strict=True)

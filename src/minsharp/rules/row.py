@@ -1,8 +1,9 @@
 """What is known about one operation: a row of the table."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..graph.formula import Formula, parse
 from ..graph.records import Operation
@@ -28,6 +29,14 @@ class Row:
     """Arguments of which only shape, type or device is used."""
     detaches: bool = False
     """No derivative passes."""
+    in_order: bool = False
+    """The same entries in the same order under another shape."""
+    joins: bool = False
+    """Tensors end to end along one axis."""
+    statistics: bool = False
+    """Only the first result follows the formula; the others are made of what has scale one, and have it too."""
+    target: Callable[..., Any] | None = None
+    """What runs in place of torch's own operation, with the same arguments."""
     compares: bool = False
     """The result tells only which argument is larger: it stays if both are scaled alike."""
 

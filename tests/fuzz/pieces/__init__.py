@@ -1,15 +1,32 @@
 """All pieces that networks are made of."""
 
-from . import activations, forbidden, layers, merges, norms, selection, sequences, shapes, spatial, structure
+from . import (
+    activations,
+    convolutions,
+    forbidden,
+    layers,
+    merges,
+    norms,
+    odd,
+    products,
+    selection,
+    sequences,
+    shapes,
+    spatial,
+    structure,
+)
 from .registry import PIECES
 
 __all__ = [
     "PIECES",
     "activations",
+    "convolutions",
     "forbidden",
     "layers",
     "merges",
     "norms",
+    "odd",
+    "products",
     "selection",
     "sequences",
     "shapes",

@@ -1,4 +1,4 @@
-"""Layers with weights: linear maps written in every way, convolutions, bare parameters."""
+"""Layers with weights: linear, shared, tied, parametrized, generated, in slices; bare parameters."""
 
 from ..draft import Draft, Rejected
 from .registry import EVERY, register
@@ -17,99 +17,6 @@ def _functional(d: Draft) -> str:
     o = d.size()
     bias = weight(d, o) if d.coin() else "None"
     return f"F.linear({d.h}, {weight(d, o, d.width)}, {bias})"
-
-
-def _matmul(d: Draft) -> str:
-    w = weight(d, d.width, d.size())
-    return str(d.pick(f"{d.h} @ {w}", f"torch.matmul({d.h}, {w})", f"{d.h}.matmul({w})"))
-
-
-def _from_left(d: Draft) -> str:
-    """A weight from the left, on (n, F) by way of columns or of the transposed batch."""
-    if d.rank >= 3:
-        return f"{weight(d, d.size(), d.shape[-2])} @ {d.h}"
-    w = weight(d, d.size(), d.width)
-    return str(
-        d.pick(
-            f"({w} @ {d.h}.unsqueeze(-1)).squeeze(-1)",
-            f"({w} @ {d.h}.T).T",
-            f"torch.mm({w}, {d.h}.t()).t()",
-            f"({w} @ {d.h}[..., None])[..., 0]",
-        )
-    )
-
-
-def _batched(d: Draft) -> str:
-    """One matrix for each position."""
-    w = weight(d, d.shape[1], d.width, d.size())
-    return str(
-        d.pick(
-            f"({d.h}.unsqueeze(2) @ {w}).squeeze(2)",
-            f"torch.einsum('nti,tio->nto', {d.h}, {w})",
-            f"torch.bmm({d.h}.transpose(0, 1), {w}).transpose(0, 1)",
-            f"({d.h}.transpose(0, 1) @ {w}).transpose(0, 1)",
-        )
-    )
-
-
-def _two_batched(d: Draft) -> str:
-    """One matrix for each position, the positions on a second batch axis, broadcast over the other."""
-    w = weight(d, d.pick(1, d.shape[1]), d.width, d.size())
-    return f"{d.h} @ {w}"
-
-
-def _einsum(d: Draft) -> str:
-    o, i = d.size(), d.width
-    if d.rank == 2:
-        return str(
-            d.pick(
-                f"torch.einsum('ni,io->no', {d.h}, {weight(d, i, o)})",
-                f"torch.einsum('oi,ni->no', {weight(d, o, i)}, {d.h})",
-                f"torch.einsum('ni,i->ni', {d.h}, {weight(d, i)})",
-                f"torch.einsum('ni,ij,oj->no', {d.h}, {weight(d, i, 3)}, {weight(d, o, 3)})",
-                f"torch.einsum('ni,i->n', {d.h}, {weight(d, i)}).unsqueeze(1)",
-                f"torch.einsum('ni,nj,oij->no', {d.h}, {d.h}, {weight(d, o, i, i)})",
-                f"torch.einsum('bi,hoi->bho', {d.h}, {weight(d, 2, o, i)})",
-            )
-        )
-    s = d.shape[1]
-    return str(
-        d.pick(
-            f"torch.einsum('nti,oi->nto', {d.h}, {weight(d, o, i)})",
-            f"torch.einsum('nti,ot->noi', {d.h}, {weight(d, o, s)})",
-            f"torch.einsum('nti,tio->no', {d.h}, {weight(d, s, i, o)})",
-            f"torch.einsum('nti,nsi->nts', {d.h}, {d.h})",
-            f"torch.einsum('nti,to->nio', {d.h}, {weight(d, s, o)})",
-            f"torch.einsum('...i,oi->...o', {d.h}, {weight(d, o, i)})",
-            f"torch.einsum('nti->nit', {d.h})",
-            f"torch.einsum('nti->nt', {d.h})",
-        )
-    )
-
-
-def _other_products(d: Draft) -> str:
-    o, i, h = d.size(), d.width, d.h
-    return str(
-        d.pick(
-            f"torch.mm({h}, {weight(d, i, o)})",
-            f"torch.addmm({weight(d, o)}, {h}, {weight(d, i, o)})",
-            f"torch.addmm({weight(d, o)}, {h}, {weight(d, i, o)}, beta={d.number()}, alpha={d.number()})",
-            f"torch.mv({h}, {weight(d, i)}).unsqueeze(1)",
-            f"torch.tensordot({h}, {weight(d, i, o)}, 1)",
-            f"torch.tensordot({h}, {weight(d, o, i)}, ([1], [1]))",
-            f"F.bilinear({h}, {h}, {weight(d, o, i, i)})",
-            f"F.bilinear({h}, {d.let(f'{h}.roll(1, 1)')}, {weight(d, o, i, i)}, {weight(d, o)})",
-            f"torch.baddbmm({weight(d, o)}, {h}[:, None], {weight(d, 1, i, o)}.expand({h}.shape[0], {i}, {o}))[:, 0]",
-            f"torch.addcmul({weight(d, i)}, {h}, {weight(d, i)}, value={d.number()})",
-            f"torch.addcdiv({h}, {weight(d, i)}, {h}.abs() + 1)",
-            f"torch.outer({h}.flatten(), {weight(d, 2)}).view(-1, {2 * i})",
-            f"torch.inner({h}, {weight(d, o, i)})",
-            f"({h}.unsqueeze(1) * {weight(d, o, i)}).sum(-1)",
-            f"({h}.unsqueeze(-1) * {weight(d, i, o)}).{d.pick('sum', 'mean')}(1)",
-            f"torch.matmul({h}, {weight(d, i)}).unsqueeze(-1)",
-            f"({weight(d, o, i)} * {h}.unsqueeze(-2)).sum(-1)",
-        )
-    )
 
 
 def _bare_shape(d: Draft) -> tuple[int, ...]:
@@ -156,55 +63,6 @@ def _scalar(d: Draft) -> str:
     return str(d.pick(f"{p} * {d.h}", f"{d.h} + {p} * {q}", f"{p} * {d.h} + {q}", f"{d.h} * ({p} + {q})"))
 
 
-def _padding_mode(d: Draft) -> str:
-    return str(d.pick("zeros", "zeros", "zeros", "circular", "reflect", "replicate"))
-
-
-def conv(d: Draft, relu: bool = False) -> str:
-    """A convolution of any kind that fits."""
-    dims = d.rank - 2
-    if dims not in (1, 2, 3):
-        raise Rejected("no convolution")
-    channels, sizes = d.shape[1], d.shape[2:]
-    groups = d.pick(*[g for g in (1, 1, 1, channels, 2) if channels % g == 0])
-    out = groups * d.size(1, 3)
-    if out > 6:
-        out = groups
-    bias = d.coin(0.7)
-    if d.coin(0.2) and max(sizes) <= 3:
-        kernel, stride, dilation = d.size(1, 3), d.size(1, 2), d.size(1, 2)
-        padding = d.size(0, 1) if kernel > 2 else 0
-        code = (
-            f"nn.ConvTranspose{dims}d({channels}, {out}, {kernel}, stride={stride}, padding={padding}, groups={groups},"
-            f" dilation={dilation}, bias={bias}, output_padding={1 if stride > 1 and d.coin() else 0})"
-        )
-    else:
-        kernel = d.size(1, min(3, *sizes)) if min(sizes) >= 1 else 1
-        dilation = d.size(1, 2) if (kernel - 1) * 2 < min(sizes) else 1
-        padding = d.pick(0, 1, "'same'", 0) if min(sizes) > 1 else 0
-        stride = d.size(1, 2) if padding != "'same'" else 1
-        code = (
-            f"nn.Conv{dims}d({channels}, {out}, {kernel}, stride={stride}, padding={padding}, dilation={dilation}, "
-            f"groups={groups}, bias={bias}, padding_mode={_padding_mode(d)!r})"
-        )
-    result = f"{d.module(code)}({d.h})"
-    return f"F.relu({result})" if relu else result
-
-
-def _functional_conv(d: Draft) -> str:
-    dims = d.rank - 2
-    kernel = [d.size(1, min(3, s)) for s in d.shape[2:]]
-    o = d.size(1, 4)
-    bias = weight(d, o) if d.coin() else "None"
-    return f"F.conv{dims}d({d.h}, {weight(d, o, d.shape[1], *kernel)}, {bias}, padding={d.size(0, 1)})"
-
-
-def _functional_transposed(d: Draft) -> str:
-    dims = d.rank - 2
-    kernel = [d.size(1, 2) for _ in d.shape[2:]]
-    return f"F.conv_transpose{dims}d({d.h}, {weight(d, d.shape[1], d.size(1, 3), *kernel)}, stride={d.size(1, 2)})"
-
-
 def _shared(d: Draft) -> str:
     """A square layer called several times."""
     w = d.width
@@ -243,14 +101,6 @@ def _parametrized(d: Draft) -> str:
     return f"{name}({d.h})"
 
 
-def _parametrized_conv(d: Draft) -> str:
-    dims = d.rank - 2
-    inside = f"nn.Conv{dims}d({d.shape[1]}, {d.size(1, 3)}, {d.size(1, min(2, *d.shape[2:]))})"
-    name = d.module(d.pick(f"weight_norm({inside})", inside))
-    d.init(f"parametrize.register_parametrization({name}, 'weight', {d.pick('Scaled', 'Normed')}())")
-    return f"{name}({d.h})"
-
-
 def _frozen(d: Draft) -> str:
     name = d.module(f"nn.Linear({d.width}, {d.size()})")
     which = [name + part for part in d.pick([".weight"], [".bias"], [".weight", ".bias"])]
@@ -285,6 +135,97 @@ def _mixture(d: Draft) -> str:
     return f"({all_} * {d.let(weights)}.unsqueeze(-2)).sum(-1)"
 
 
+def _sliced_layers(d: Draft) -> str:
+    """One tensor of parameters, a slice of it for each of several layers, one behind the other or side by side."""
+    w, k = d.width, d.size(2, 3)
+    p, b = d.param(k, w, w), d.param(k, w)
+    if d.coin():
+        v = d.let(f"{d.h} * 1")
+        act = d.pick("F.relu({})", "{}", "torch.tanh({})", "{}.abs()")
+        for i in range(k):
+            d.line(f"{v} = {act.format(f'{v} @ {p}[{i}] + {b}[{i}]')}")
+        return v
+    return str(
+        d.pick(
+            f"sum(F.relu({d.h} @ m) for m in {p})",
+            f"torch.cat([{d.h} @ {p}[0], F.relu({d.h} @ {p}[1]) + {b}[1]], -1)",
+            f"torch.stack([{d.h} @ m + c for m, c in zip({p}, {b})]).amax(0)",
+            f"{d.h} @ {p}.sum(0) + {b}.mean(0)",
+            f"{d.h} @ {p}[0] + {d.h} @ {p}[-1].T",
+        )
+    )
+
+
+def _generated(d: Draft) -> str:
+    """Weights that another layer makes of the sample itself, or of a code."""
+    w, o = d.width, d.size(1, 2)
+    maker = d.module(f"nn.Linear({w}, {w * o})")
+    code = d.param(1, w)
+    if d.rank == 2:
+        return str(
+            d.pick(
+                f"({d.h}.unsqueeze(1) @ {maker}({d.h}).view(-1, {w}, {o})).squeeze(1)",
+                f"torch.einsum('ni,nio->no', {d.h}, {maker}({d.h}).view(-1, {w}, {o}))",
+                f"F.linear({d.h}, {maker}({code}).view({o}, {w}))",
+                f"{d.h} @ F.relu({maker}({code})).view({w}, {o})",
+            )
+        )
+    return str(
+        d.pick(f"F.linear({d.h}, {maker}({code}).view({o}, {w}))", f"{d.h} @ F.relu({maker}({code})).view({w}, {o})")
+    )
+
+
+def _algebra(d: Draft) -> str:
+    """Matrices inverted, solved with, exponentiated, made orthogonal."""
+    w = d.width
+    m = d.let(f"{d.param(w, w)} * 0.3 + torch.eye({w}, dtype=D)")
+    return str(
+        d.pick(
+            f"{d.h} @ torch.linalg.inv({m})",
+            f"torch.linalg.solve({m}, {d.h}.flatten(0, -2).T).T.view({d.h}.shape)",
+            f"{d.h} @ torch.matrix_exp({m})",
+            f"{d.module(f'nn.utils.parametrizations.orthogonal(nn.Linear({w}, {w}))')}({d.h})",
+            f"{d.h} * torch.linalg.det({m})",
+            f"{d.h} @ {m}.inverse().T",
+            f"{d.h} @ {m} @ {m}",
+            f"{d.h} @ torch.linalg.matrix_power({m}, 2)",
+            f"{d.h} * torch.trace({m})",
+        )
+    )
+
+
+def _alias(d: Draft) -> str:
+    """One module under two names."""
+    layer = d.module(f"nn.Linear({d.width}, {d.width})")
+    name = d._name("m")
+    d.init(f"self.{name} = {layer}")
+    return str(
+        d.pick(
+            f"self.{name}({d.h})", f"self.{name}(F.relu({layer}({d.h})))", f"self.{name}({d.h}) + {layer}({d.h}.abs())"
+        )
+    )
+
+
+def _lists(d: Draft) -> str:
+    """Parameters in lists and dicts."""
+    w = d.width
+    several = d.module(f"nn.ParameterList([nn.Parameter(torch.empty({w})) for _ in range(2)])")
+    named = d.module(f"nn.ParameterDict(dict(a=nn.Parameter(torch.empty({w})), b=nn.Parameter(torch.empty(1))))")
+    return str(
+        d.pick(
+            f"sum(p * F.relu({d.h}) for p in {several})",
+            f"{d.h} * {several}[0] + {several}[1]",
+            f"{d.h} * {named}['a'] + {named}['b']",
+            f"{d.h} * torch.stack(list({several})).sum(0)",
+        )
+    )
+
+
+register(
+    "layer",
+    EVERY,
+    {"sliced layers": _sliced_layers, "generated": _generated, "algebra": _algebra, "alias": _alias, "lists": _lists},
+)
 register(
     "layer",
     EVERY,
@@ -292,8 +233,6 @@ register(
         "Linear": _linear,
         "Linear and ReLU": _linear_relu,
         "F.linear": _functional,
-        "matmul": _matmul,
-        "weight from the left": _from_left,
         "bare parameter": _bare,
         "0-d parameter": _scalar,
         "shared layer": _shared,
@@ -302,18 +241,4 @@ register(
         "tied module": _tied_module,
     },
 )
-register("layer", "234", {"einsum": _einsum, "mixture": _mixture})
-register("layer", "2", {"other products": _other_products})
-register("layer", "3", {"matrix per position": _batched})
-register("layer", "4", {"broadcast batches": _two_batched})
-register(
-    "layer",
-    "345",
-    {
-        "conv": conv,
-        "conv and ReLU": lambda d: conv(d, True),
-        "F.conv": _functional_conv,
-        "F.conv_transpose": _functional_transposed,
-        "parametrized conv": _parametrized_conv,
-    },
-)
+register("layer", "234", {"mixture": _mixture})

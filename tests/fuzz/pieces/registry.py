@@ -1,4 +1,4 @@
-"""Where the pieces are kept. Kinds: layer, linear (piecewise linear), bent (smooth), forbidden."""
+"""Where the pieces are kept. Kinds: layer, linear (piecewise linear), bent (smooth), odd, forbidden."""
 
 from collections.abc import Callable, Mapping
 

@@ -91,6 +91,14 @@ def _fused_attention(d: Draft) -> str:
     layers = [d.module(f"nn.Linear({d.width}, {size * heads})") for _ in range(3)]
     split = f"view(-1, {d.shape[1]}, {heads}, {size}).transpose(1, 2)"
     q, k, v = (d.let(f"{layer}({d.h}).{split}") for layer in layers)
+    if d.coin(0.4):
+        qkv = d.let(f"{d.module(f'nn.Linear({d.width}, {3 * size * heads})')}({d.h})")
+        parts = f"{qkv}.view(-1, {d.shape[1]}, 3, {heads}, {size})"
+        q, k, v = (f"{d.let(f'{parts}.permute(2, 0, 3, 1, 4)')}[{i}]" for i in range(3))
+        if d.coin():
+            q, k, v = (
+                d.let(f"{qkv}.chunk(3, -1)[{i}].unflatten(-1, ({heads}, {size})).transpose(1, 2)") for i in range(3)
+            )
     mask = d.pick("", ", is_causal=True", f", scale={d.number()}", f", attn_mask={d.param(d.shape[1], d.shape[1])}")
     return f"F.scaled_dot_product_attention({q}, {k}, {v}{mask}).transpose(1, 2).flatten(2)"
 
@@ -158,11 +166,43 @@ def _rotary(d: Draft) -> str:
     return f"torch.cat([{a} * {angle}.cos() - {b} * {angle}.sin(), {a} * {angle}.sin() + {b} * {angle}.cos()], -1)"
 
 
+def _few_keys(d: Draft) -> str:
+    """Queries of several heads share keys and values."""
+    size = d.size(1, 2)
+    q = d.let(f"{d.module(f'nn.Linear({d.width}, {2 * size})')}({d.h}).unflatten(-1, (2, {size})).transpose(1, 2)")
+    k, v = (
+        d.let(f"{d.module(f'nn.Linear({d.width}, {size})')}({d.h}).unflatten(-1, (1, {size})).transpose(1, 2)")
+        for _ in range(2)
+    )
+    way = d.pick(
+        f"F.scaled_dot_product_attention({q}, {k}, {v}, enable_gqa=True)",
+        f"F.scaled_dot_product_attention({q}, {k}.expand(-1, 2, -1, -1), {v}.repeat_interleave(2, 1))",
+        f"({q} @ {k}.mT).softmax(-1) @ {v}",
+    )
+    return f"{way}.transpose(1, 2).flatten(2)"
+
+
+def _decoder(d: Draft) -> str:
+    if d.width % 2:
+        raise Rejected("an odd width")
+    return f"{d.module(f'nn.TransformerDecoderLayer({d.width}, 2, 3, batch_first=True)')}({d.h}, {d.h}.flip(1))"
+
+
+def _padded_attention(d: Draft) -> str:
+    """Some keys are masked, by their own values."""
+    layer = d.module(f"nn.MultiheadAttention({d.width}, 1, batch_first=True)")
+    mask = d.let(f"torch.cat([torch.zeros_like({d.h}[:, :1, 0]), {d.h}[:, 1:, 0]], 1) > 0.5")
+    return f"{layer}({d.h}, {d.h}, {d.h}, key_padding_mask={mask})[0]"
+
+
 register(
     "bent",
     "3",
     {
         "recurrent": _recurrent,
+        "few keys": _few_keys,
+        "decoder": _decoder,
+        "padded attention": _padded_attention,
         "cells": _cells,
         "attention": _attention,
         "explicit attention": _explicit_attention,
