@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -65,7 +65,8 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
     with LOCK:
         kept = [_Kept(m) for m in module.modules()]
         try:
-            module.eval()
+            with suppress(NotImplementedError):  # what torch.export made has no modes
+                module.eval()
             yield
         finally:
             for before in kept:
