@@ -190,6 +190,8 @@ def drafted(seed: int, rng: random.Random) -> Draft:
         raise Rejected("no embedding fits")
     if d.given[0].kind == "float" and rng.random() < 0.7:
         d.attempt(rng.choice([p for p in BY_KIND["layer"] if p.name in ("Linear", "Linear and ReLU", "conv and ReLU")]))
+    if rng.random() < 0.15:  # a write in place has the whole graph taken apart further
+        d.attempt(next(p for p in BY_KIND["linear"] if p.name == "in place"))
     _grow(d, rng, rng.choice(["plain", "plain", "plain", "mixed", "mixed", "bent"]))
     if rng.random() < 0.05:
         for _ in range(20):
