@@ -146,6 +146,11 @@ class Examiner:
         """Whether the data goes without targets: not where classes and positions could be mistaken."""
         return self.case.bare and not (self.case.loss.classes and self.dense.outputs.dim() > 2)
 
+    @property
+    def centres(self) -> bool:
+        """Whether it is plain which axis of the outputs runs over the classes."""
+        return self.dense.outputs.dim() < 3 or self.case.loss.classes
+
     def _examine(self) -> None:
         self.data: Any = (self.inputs, self.targets)
         if self._bare:
@@ -205,7 +210,7 @@ class Examiner:
                 "trace, two batches",
                 self.measured("trace", ms.hessian_trace, curvature="ggn", data=self._parts()).by_parameter,
             )
-        if self.case.seed % 4 == 0:
+        if self.case.seed % 4 == 0 and self.centres:
             jacobian = self.measured("jacobian", ms.hessian_diagonal, curvature="jacobian")
             found = self.truth(criterion=dense.centred)
             true = {n: found.diagonal(n, self.diagonals[n].shape) for n in found.jacobians}
