@@ -43,8 +43,14 @@ class Case:
 
     @property
     def low(self) -> bool:
-        """Whether some of it runs in single precision."""
-        return any(word in self.program.source for word in ("float()", "float32"))
+        """Whether some of it runs in less than double precision."""
+        return self.tolerance > 1e-8
+
+    @property
+    def tolerance(self) -> float:
+        """How far rounding may move a number, relative to the largest of its kind."""
+        precisions = {"bfloat16": 5e-2, "float32": 1e-3, "float()": 1e-3, "": 1e-8}
+        return next(t for word, t in precisions.items() if word in self.program.source)
 
     def inputs(self, draw: int = 0, n: int | None = None) -> Any:
         """Inputs for n samples, in the form that forward takes."""

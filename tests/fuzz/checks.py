@@ -33,7 +33,7 @@ class Examiner:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.outcome = Outcome(case.seed, pieces=[s.piece for s in case.program.steps], forbidden=case.forbidden)
-        self.tolerance = 1e-3 if case.low else 1e-8
+        self.tolerance = case.tolerance
         self.given = case.program.model()
         self.inner = unwrapped(self.given)
         self.inputs = case.inputs()
@@ -336,7 +336,7 @@ class Examiner:
         """The value lies between its bound and the trace; no element of the group that we meet goes below the bound."""
         result = self.call("minimum_sharpness", lambda: ms.minimum_sharpness(self.model, self.diagonal, scope=scope))
         total, value, bound, check = self.total, result.value, result.lower_bound, f"minimum, {scope}"
-        slack = (1e-3 if self.case.low else 1e-9) * total + self.noise
+        slack = (self.tolerance if self.case.low else 1e-9) * total + self.noise
         self.expect(value <= total + slack, check, f"{value:.9g} is more than the trace {total:.9g}")
         self.expect(bound <= value, check, f"lower bound {bound:.9g} above {value:.9g}")
         parts = sum(result.by_parameter.values())
