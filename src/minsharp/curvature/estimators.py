@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..network.model import Pattern
+from ..network.modes import plain_mode
 from ..network.reader import Network
 from .losses import Criterion
 from .objective import Objective
@@ -20,6 +21,7 @@ from .results import Diagonal
 from .stream import Data
 
 
+@plain_mode()
 def baseline_diagonal(
     model: nn.Module | Network, data: Data, loss: Criterion | None = None, *, parameters: Pattern = None
 ) -> Diagonal:
@@ -63,6 +65,7 @@ class Estimate:
         return f"{self.value:.6g} ± {self.standard_error:.2g} ({len(self.probes)} probes)"
 
 
+@plain_mode()
 def hutchinson_trace(
     model: nn.Module | Network,
     data: Data,
@@ -117,6 +120,7 @@ def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
 
 
+@plain_mode()
 def tsuzuku_arxiv_diagonal(
     model: nn.Module | Network,
     data: Data,
@@ -140,6 +144,7 @@ def tsuzuku_arxiv_diagonal(
     return objective.result(_mean_over_probes(objective, probe, _normal, probes, seed))
 
 
+@plain_mode()
 def tsuzuku_icml_diagonal(
     model: nn.Module | Network,
     data: Data,

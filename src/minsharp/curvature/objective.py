@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import InputError, LossError, MinsharpError, NonFiniteError
 from ..network.model import Pattern, counted, unwrapped
-from ..network.modes import eval_mode, plain_mode, random_state_kept, without_fast_path
+from ..network.modes import LOCK, eval_mode, plain_mode, random_state_kept, without_fast_path
 from ..network.reader import Network, call_form, describe, picked
 from ..network.usage import used_parameters
 from .engine import CurvatureSum
@@ -45,6 +45,7 @@ def doubled(criterion: Criterion | None) -> Criterion | None:
 class Objective:
     """The criterion over all the data, as a function of some of the model's parameters."""
 
+    @plain_mode()
     def __init__(
         self,
         model: nn.Module | Network,
@@ -56,7 +57,8 @@ class Objective:
     ):
         self.model = unwrapped(model)
         self.loss: Loss = as_loss(criterion)
-        self.device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        with LOCK:
+            self.device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
         first, stream = first_of(batches(data))
         used = model.parameters if isinstance(model, Network) else self._used(first)
         self.names = counted(used, pattern)

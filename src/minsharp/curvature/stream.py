@@ -88,7 +88,15 @@ def _batch(given: Any) -> Batch:
     for leaf in leaves:
         if leaf.shape[0] != n:
             raise InputError(f"the inputs hold different numbers of samples: {describe(inputs)}")
+    if any(t.is_inference() for t in (*leaves, *([] if targets is None else [targets]))):
+        inputs, targets = pytree.tree_map_only(Tensor, _tracked, (inputs, targets))
     return Batch(inputs, targets)
+
+
+def _tracked(tensor: Tensor) -> Tensor:
+    """A tensor that autograd may hold on to, also where it was made in inference mode."""
+    with torch.inference_mode(False):
+        return tensor.clone()
 
 
 def _is_one_batch(data: Any) -> bool:

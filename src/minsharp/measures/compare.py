@@ -19,6 +19,7 @@ from ..curvature.results import Diagonal, Kind
 from ..curvature.stream import Data, batches, first_of, held
 from ..errors import InputError
 from ..network.model import copied
+from ..network.modes import plain_mode
 from ..network.reader import Network, eval_mode, read
 from ..network.rescale import rescale
 from ..network.symmetry import Scope, tried_group
@@ -128,6 +129,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     return printable(row.name), f"{row.value:.6g}", error, f"{row.seconds:.2f}", drift, row.invariance
 
 
+@plain_mode()
 def compare(
     model: nn.Module | Network,
     data: Data,

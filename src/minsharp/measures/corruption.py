@@ -10,10 +10,12 @@ from ..curvature.objective import Objective
 from ..curvature.stream import Data
 from ..errors import InputError
 from ..network.model import Pattern
+from ..network.modes import plain_mode
 from ..network.reader import Network
 from .score import Score
 
 
+@plain_mode()
 def parameter_corruption(
     model: nn.Module | Network,
     data: Data,

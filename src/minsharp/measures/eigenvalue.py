@@ -13,6 +13,7 @@ from ..curvature.objective import Objective
 from ..curvature.stream import Data
 from ..errors import InputError, NonFiniteError
 from ..network.model import Pattern
+from ..network.modes import plain_mode
 from ..network.reader import Network
 from .score import Score
 
@@ -32,6 +33,7 @@ class Ritz:
         return {"residual": self.residual, "iterations": self.iterations, "converged": self.converged}
 
 
+@plain_mode()
 def largest_eigenvalue(
     model: nn.Module | Network,
     data: Data,

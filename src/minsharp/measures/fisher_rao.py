@@ -13,10 +13,12 @@ from ..curvature.objective import Objective
 from ..curvature.stream import Batch, Data
 from ..errors import NonFiniteError
 from ..network.model import Pattern
+from ..network.modes import plain_mode
 from ..network.reader import Network
 from .score import Score
 
 
+@plain_mode()
 def fisher_rao_norm(
     model: nn.Module | Network, data: Data, loss: Criterion | None = None, *, parameters: Pattern = None
 ) -> Score:

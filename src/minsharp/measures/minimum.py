@@ -25,6 +25,7 @@ from ..errors import InputError
 from ..frozen import Copied, Frozen
 from ..graph.records import Graph
 from ..network.model import Pattern, unwrapped
+from ..network.modes import plain_mode
 from ..network.reader import Network
 from ..network.rescale import rescale
 from ..network.symmetry import Scales, Scope, Symmetries, tried_group
@@ -109,6 +110,7 @@ def _range(factor: float | Tensor | None) -> str:
     return f"{factor:.4g}"
 
 
+@plain_mode()
 def minimum_sharpness(
     model: nn.Module | Network,
     data: Data | Curvature,
@@ -312,6 +314,7 @@ def _status_of_powers(value: float, bound: float, moved: bool) -> str:
     return f"{start}; at most {max(value / bound - 1, 0.0):.2%} above the minimum of all factors"
 
 
+@plain_mode()
 def flattest(
     model: nn.Module | Network,
     data: Data | Curvature,

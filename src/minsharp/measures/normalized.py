@@ -17,6 +17,7 @@ from ..errors import InputError
 from ..frozen import Frozen
 from ..graph.records import DEVICE, Graph, Operation, store
 from ..network.model import Pattern, unwrapped
+from ..network.modes import plain_mode
 from ..network.reader import Network, read
 from ..rules.contraction import Contraction, PerSampleVJP
 from ..text import printable
@@ -50,6 +51,7 @@ class NormalizedSharpness(Frozen):
         return "\n".join([head, self.status, f"{'layer'.ljust(width)}  {'value':>12}", "-" * (width + 14), *rows])
 
 
+@plain_mode()
 def normalized_sharpness(
     model: nn.Module | Network,
     data: Data | Diagonal,

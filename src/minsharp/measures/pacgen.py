@@ -11,10 +11,12 @@ from ..curvature.results import Diagonal, Kind
 from ..curvature.stream import Data
 from ..errors import InputError
 from ..network.model import Pattern, unwrapped
+from ..network.modes import plain_mode
 from ..network.reader import Network
 from .score import Score
 
 
+@plain_mode()
 def pacgen(
     model: nn.Module | Network,
     data: Data,

@@ -10,12 +10,14 @@ from ..curvature.objective import Objective
 from ..curvature.stream import Data
 from ..errors import InputError
 from ..network.model import Pattern
+from ..network.modes import plain_mode
 from ..network.reader import Network, read
 from ..network.symmetry import Symmetries, tried_group
 from .eigenvalue import check_iterations, lanczos, random_start
 from .score import Score
 
 
+@plain_mode()
 def rangamani_flatness(
     model: nn.Module | Network,
     data: Data,

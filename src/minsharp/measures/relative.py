@@ -20,6 +20,7 @@ from ..curvature.stream import Data
 from ..errors import InputError
 from ..frozen import Frozen
 from ..network.model import Pattern, unwrapped
+from ..network.modes import plain_mode
 from ..network.reader import Network
 from ..network.symmetry import Scales, Scope
 from ..text import printable
@@ -79,6 +80,7 @@ class RelativeSensitivity(Frozen):
         return "\n".join([head, f"{'parameter'.ljust(width)}  {'part':>12}", "-" * (width + 14), *rows])
 
 
+@plain_mode()
 def relative_minimum_sharpness(
     model: nn.Module | Network,
     data: Data | Curvature,
@@ -115,6 +117,7 @@ def relative_minimum_sharpness(
     return RelativeMinimumSharpness(measured.value / energy, measured.lower_bound / energy, energy, measured)
 
 
+@plain_mode()
 def relative_sensitivity(
     model: nn.Module | Network,
     data: Data | Curvature,

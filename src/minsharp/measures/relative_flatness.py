@@ -9,10 +9,12 @@ from ..curvature.results import Kind
 from ..curvature.stream import Data
 from ..errors import InputError
 from ..network.model import copied, unwrapped
+from ..network.modes import plain_mode
 from ..network.reader import Network
 from .score import Score
 
 
+@plain_mode()
 def relative_flatness(
     model: nn.Module | Network,
     data: Data,

@@ -13,6 +13,7 @@ from ..curvature.objective import Objective
 from ..curvature.stream import Data
 from ..errors import InputError
 from ..network.model import Pattern
+from ..network.modes import plain_mode
 from ..network.reader import Network
 
 Noise = Literal["absolute", "relative"]
@@ -75,6 +76,7 @@ class NoiseRobustness:
         return "\n".join([head, lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
+@plain_mode()
 def noise_robustness(
     model: nn.Module | Network,
     data: Data,
@@ -139,7 +141,9 @@ def _trial(
     moved = {}
     for name, parameter in objective.parameters.items():
         size = sigma if noise == "absolute" else sigma * float(parameter.square().mean().sqrt())
-        moved[name] = parameter + size * torch.randn(parameter.shape, generator=generator).to(parameter)
+        moved[name] = parameter + size * torch.randn(parameter.shape, generator=generator, dtype=torch.float32).to(
+            parameter
+        )
     agree = right = total = count = 0.0
     classes = labelled = False
     for batch, before in zip(objective.batches, still, strict=True):

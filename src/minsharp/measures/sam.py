@@ -11,11 +11,13 @@ from ..curvature.objective import Objective
 from ..curvature.stream import Data
 from ..errors import InputError
 from ..network.model import Pattern
+from ..network.modes import plain_mode
 from ..network.reader import Network
 from .eigenvalue import inner, random_start
 from .score import Score
 
 
+@plain_mode()
 def sam_sharpness(
     model: nn.Module | Network,
     data: Data,
@@ -56,6 +58,7 @@ def sam_sharpness(
     return ball.average("sam_sharpness") if average else ball.worst("sam_sharpness")
 
 
+@plain_mode()
 def asam_sharpness(
     model: nn.Module | Network,
     data: Data,

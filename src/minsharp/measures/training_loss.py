@@ -5,10 +5,12 @@ from torch import nn
 from ..curvature.losses import Criterion
 from ..curvature.objective import Objective
 from ..curvature.stream import Data
+from ..network.modes import plain_mode
 from ..network.reader import Network
 from .score import Score
 
 
+@plain_mode()
 def training_loss(model: nn.Module | Network, data: Data, loss: Criterion | None = None) -> Score:
     """The criterion over all the data, in eval mode, ``reduction`` included. Needs targets.
 

@@ -66,6 +66,7 @@ class Verification:
         return "\n".join([head, "-" * (len(head) + 7), *rows])
 
 
+@plain_mode()
 def verify(
     model: nn.Module | Network,
     data: Data,

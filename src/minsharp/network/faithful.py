@@ -25,7 +25,7 @@ _SAFETY = 100  # times what the numbers move if inputs and parameters move by a 
 
 
 @dataclass(frozen=True)
-class Trial:
+class Alone:
     """The outputs for one sample, (1, ...), and how a random combination of them depends on each parameter."""
 
     outputs: Tensor
@@ -43,7 +43,7 @@ class Trial:
         return like if self.slopes is None else self.slopes.get(name, torch.zeros_like(like))
 
 
-def run_alone(model: nn.Module, args: Any, kwargs: Any) -> Trial | None:
+def run_alone(model: nn.Module, args: Any, kwargs: Any) -> Alone | None:
     """The model on the first sample alone; none if it does not take a single one, or autograd not it."""
     args, kwargs = pytree.tree_map_only(Tensor, lambda t: t[:1], (args, kwargs))
     parameters = {name: p.detach() for name, p in model.named_parameters()}
@@ -52,7 +52,7 @@ def run_alone(model: nn.Module, args: Any, kwargs: Any) -> Trial | None:
         with _without_backward_hooks(model), torch.enable_grad():
             _track(parameters.values())
             outputs = picked(functional_call(model, held, args, kwargs))
-            return Trial(outputs.detach(), _slopes(outputs, parameters))
+            return Alone(outputs.detach(), _slopes(outputs, parameters))
     except Exception:
         return None
 
@@ -87,9 +87,9 @@ def _slopes(outputs: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Tens
     return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(used.items(), found, strict=True)}
 
 
-def check_faithful(network: Network, inputs: Mapping[str, Tensor], model: Trial | None) -> None:
+def check_faithful(network: Network, inputs: Mapping[str, Tensor], model: Alone | None) -> None:
     """Refuse a model whose own trial on the first sample is not that of the records."""
-    records = _trial(network, inputs)
+    records = _alone(network, inputs)
     if model is None or model.outputs.shape != records.outputs.shape or not model.outputs.isfinite().all():
         return
     types = {v.dtype for v in network.graph.values.values() if v.dtype.is_floating_point}
@@ -97,7 +97,7 @@ def check_faithful(network: Network, inputs: Mapping[str, Tensor], model: Trial 
     pairs = {name: (a, records.get(name, a)) for name, a in model.all() if bool(a.isfinite().all())}
     apart = {name: difference(*pair) for name, pair in pairs.items()}
     bad = [name for name, d in apart.items() if d and d > tolerance * max(map(largest, pairs[name]))]
-    noises = [_trial(network, inputs, seed) for seed in (1, 2, 3)] if bad else []
+    noises = [_alone(network, inputs, seed) for seed in (1, 2, 3)] if bad else []
     for name in bad:
         own = pairs[name][1]
         if apart[name] > _SAFETY * max(difference(own, noise.get(name, own)) for noise in noises):
@@ -120,7 +120,7 @@ def _message(network: Network, name: str, apart: float) -> str:
     )
 
 
-def _trial(network: Network, inputs: Mapping[str, Tensor], seed: int | None = None) -> Trial:
+def _alone(network: Network, inputs: Mapping[str, Tensor], seed: int | None = None) -> Alone:
     """What the records make of the first sample, twice in a batch; with a seed, after a move by a rounding error."""
     values: dict[str, Any] = network.state() | {name: tensor[[0, 0]] for name, tensor in inputs.items()}
     if seed is not None:
@@ -130,7 +130,7 @@ def _trial(network: Network, inputs: Mapping[str, Tensor], seed: int | None = No
         with torch.enable_grad():
             _track(parameters.values())
             outputs: Tensor = network.graph.run(dict(values))[network.graph.output]
-            return Trial(outputs[:1].detach(), _slopes(outputs, parameters))
+            return Alone(outputs[:1].detach(), _slopes(outputs, parameters))
     except RuntimeError:  # an operation that autograd has no derivative of, or one that does not run at all
         with torch.no_grad():
-            return Trial(network.graph.run(values)[network.graph.output][:1], None)
+            return Alone(network.graph.run(values)[network.graph.output][:1], None)

@@ -17,6 +17,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from ..errors import InputError, ReadError
 from .model import copied, hook_name, unwrapped
+from .modes import plain_mode
 from .reader import Network
 
 _NORMS: dict[type[nn.Module], type[nn.Module]] = {
@@ -56,6 +57,7 @@ class FoldedNorm(nn.Identity):
         return f"axes={self.axes}"
 
 
+@plain_mode()
 def fold_batchnorm(model: nn.Module | Network) -> nn.Module:
     """A copy in eval mode with every BatchNorm that follows a convolution or linear layer folded into it.
 

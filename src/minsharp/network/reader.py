@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from ..errors import InputError, MinsharpError, ReadError
 from .apart import FEW, check_samples_apart
 from .export import export
-from .faithful import Trial, check_faithful, run_alone
+from .faithful import Alone, check_faithful, run_alone
 from .finite import first_non_finite, is_finite
 from .inputs import Inputs, call_form, describe, picked, tensors_of
 from .model import unwrapped
@@ -72,7 +72,7 @@ def read(model: nn.Module | Network, example: Inputs) -> Network:
     return network
 
 
-def _exported(model: nn.Module, example: Inputs) -> tuple[Network, list[Tensor], Trial | None]:
+def _exported(model: nn.Module, example: Inputs) -> tuple[Network, list[Tensor], Alone | None]:
     """The network, a few samples of each input, and what the model makes of the first; no other thread reads then."""
     with LOCK:
         given, device = _given(model, example)
@@ -132,9 +132,12 @@ def _refuse_inputs(model: nn.Module, example: Inputs) -> None:
     """If the model does not run on the example at all, torch.export is not to blame. Tried on a copy."""
     with LOCK:
         (args, kwargs), device = _given(model, example)
-        trial = copy.deepcopy(model).eval()
+        try:
+            trial = copy.deepcopy(model).eval()
+        except Exception:
+            return
     try:
-        with torch.no_grad(), random_state_kept(device):
+        with torch.no_grad(), random_state_kept(device), quiet_export():
             trial(*args, **kwargs)
     except Exception as error:
         given = {t.dtype for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}

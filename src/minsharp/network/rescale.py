@@ -7,9 +7,11 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .model import copied, unwrapped
+from .modes import plain_mode
 from .reader import Network
 
 
+@plain_mode()
 def rescale(model: nn.Module | Network, scales: Mapping[str, float | Tensor], *, exact: bool = False) -> nn.Module:
     """A copy of the model with each named parameter multiplied by its factor; the original is untouched.
 

@@ -12,6 +12,7 @@ from ..errors import InputError
 from ..frozen import Frozen
 from ..graph.forms import ANY, ONE, unique_pairs
 from ..text import printable
+from .modes import plain_mode
 from .walk import Exponent, Scope, Walk
 
 Scales = dict[str, float | Tensor]
@@ -57,6 +58,7 @@ class Symmetries(Frozen):
         factors = {name: t.exp() for name, t in self.log_scales(z).items() if name not in self.pinned}
         return {name: float(f) if f.numel() == 1 else f for name, f in factors.items()}
 
+    @plain_mode()
     def random(self, seed: int = 0, spread: float = 1e3) -> Scales:
         """A random element of the group, with factors between 1/spread and spread."""
         if not spread > 1:

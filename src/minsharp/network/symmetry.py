@@ -14,6 +14,7 @@ from torch import nn
 
 from ..errors import InputError
 from ..graph.records import Graph, Operation
+from .modes import plain_mode
 from .network import state_of
 from .reader import Inputs, Network, read
 from .rescalings import Scales as Scales
@@ -24,6 +25,7 @@ from .walk import Scope as Scope
 from .walk import Walk
 
 
+@plain_mode()
 def symmetries(
     model: nn.Module | Network,
     example: Inputs,

@@ -8,6 +8,8 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .inputs import picked
+
 
 def used_parameters(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, nn.Parameter]:
     """The parameters that the outputs are made of, by the first of their names, in the model's order.
@@ -23,7 +25,7 @@ def used_parameters(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
     apart = {name: parameter.detach().clone() for name, parameter in held.items()}  # each in a memory of its own
     flow = _Flow(apart)
     with torch.no_grad(), flow:
-        outputs = functional_call(module, apart, args, kwargs)
+        outputs = picked(functional_call(module, apart, args, kwargs))
     names = flow.behind(outputs)
     return {name: parameter for name, parameter in held.items() if name in names}
 
