@@ -123,7 +123,7 @@ def verify(
     checks.append(Check("the lower bound is not above the value", max(result.lower_bound - result.value, 0.0), 0.0))
     for name in names:
         if result.exact[name] and result.curvature != "jacobian":
-            error = _curvature_error(objective, name, directions, seed)
+            error = _curvature_error(objective, name, directions, seed, result.trace)
             checks.append(Check(f"v^T H v = ||S^T J v||^2 in {name}", error, max(1e-8, 1e3 * inside)))
     return Verification(tuple(checks))
 
@@ -295,10 +295,11 @@ def _own_checks(
 # Curvature
 
 
-def _curvature_error(objective: Objective, name: str, directions: int, seed: int) -> float:
+def _curvature_error(objective: Objective, name: str, directions: int, seed: int, total: float) -> float:
     """The largest difference between the two forms of v^T H v, relative to them, or to a millionth of ||J v||^2.
 
-    Where the outputs are certain, the Hessian of the loss is what rounding leaves of p - p^2.
+    Where the outputs are certain, the Hessian of the loss is what rounding leaves of p - p^2; and where a parameter has
+    no part in them, its curvature is what rounding leaves of the whole trace.
     """
     generator = torch.Generator().manual_seed(seed)
     worst = 0.0
@@ -306,7 +307,7 @@ def _curvature_error(objective: Objective, name: str, directions: int, seed: int
         parameter = objective.parameters[name]
         v = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter.device)
         hessian, (gauss_newton, size) = objective.quadratic_form(name, v), _gauss_newton_form(objective, name, v)
-        scale = max(abs(hessian), abs(gauss_newton), 1e-6 * size)
+        scale = max(abs(hessian), abs(gauss_newton), 1e-6 * size, 1e-8 * total)
         worst = max(worst, abs(hessian - gauss_newton) / scale if hessian != gauss_newton else 0.0)
     return worst
 
