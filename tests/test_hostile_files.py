@@ -1,5 +1,6 @@
 """Hostile and damaged files against the command line: none runs, none shows a traceback, none leaves half a file."""
 
+import re
 import resource
 import sys
 import time
@@ -14,7 +15,7 @@ from torch.export import Dim
 
 from minsharp.cli import run
 
-from .hostile import BOMBS, FACTORY, MIB, RECIPES, Bench, factory, npy, peak_of, zipped
+from .hostile import BOMBS, DEFUSED, FACTORY, MIB, RECIPES, Bench, factory, npy, peak_of, zipped
 
 Capture = pytest.CaptureFixture[str]
 CONSTANT = 96 * MIB
@@ -70,7 +71,9 @@ def test_hostile_files_are_refused(name: str, bench: Bench, capsys: Capture) -> 
     before = contents(bench.folder)
     peak, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
     code = run(arguments)
-    told(code, *capsys.readouterr())
+    out, err = capsys.readouterr()
+    told(code, out, err)
+    assert name not in BOMBS or re.search(DEFUSED, err), err
     assert not bench.mark.exists()
     after = contents(bench.folder)
     assert {name: content for name, content in after.items() if name != "run/cells"} == {

@@ -142,11 +142,11 @@ def test_what_is_no_model(name: str) -> None:
 
 
 class Odd(nn.Module):
-    """A parameter that nothing uses, a frozen one, a tied one, and one that has no derivative."""
+    """A parameter that nothing uses, one whose use is thrown away, a frozen one, a tied one, one without derivative."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.idle = nn.Parameter(torch.ones(3))
+        self.idle, self.lost = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(4))
         self.first, self.second, self.third = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
         self.second.weight = self.first.weight
         self.second.bias.requires_grad_(False)
@@ -154,6 +154,7 @@ class Odd(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.second(torch.relu(self.first(x))))
+        x * self.lost
         return self.third(x * (x < self.threshold))
 
 
@@ -278,6 +279,26 @@ def test_modules_come_back_plain(wrap: str) -> None:
 def test_every_function_refuses_what_is_no_model(name: str) -> None:
     with pytest.raises(ms.InputError, match=r"expected a torch\.nn\.Module"):
         CALLS[name]("model.pt2")
+
+
+def test_what_torch_export_makes() -> None:
+    program = torch.export.export(plain(), (X,), dynamic_shapes=[{0: torch.export.Dim.AUTO}])
+    module = program.module()
+    assert ms.hessian_trace(module, X).total == ms.hessian_trace(plain(), X).total
+    assert ms.verify(module, X, ms.minimum_sharpness(module, X, scope="neuron")).holds
+    assert torch.allclose(ms.flattest(module, X)(X), plain()(X))
+    assert torch.equal(ms.fold_batchnorm(module)(X), plain()(X))
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_copies_made_without_gradients_have_them(mode: Any) -> None:
+    model = plain()
+    with mode():
+        copies = (ms.flattest(model, X), ms.fold_batchnorm(model), ms.rescale(model, {"0.weight": 2.0}))
+        assert ms.verify(model, X, ms.minimum_sharpness(model, X)).holds
+    for copy in copies:
+        copy(X).sum().backward()
+        assert all(p.grad is not None for p in copy.parameters())
 
 
 def test_results_of_another_network_are_refused() -> None:

@@ -154,6 +154,9 @@ def test_results_pickle_into_another_process(model: nn.Module, tmp_path: Path) -
     for name, result in results.items():
         for other in (back[name], copy.copy(result), copy.deepcopy(result)):
             assert repr(other) == repr(result), name
+            if name != "Network":
+                assert other == result, name
+                assert hash(other) == hash(result), name
     assert back["fresh"].value == results["MinimumSharpness"].value
     assert back["sum"].by_parameter == pytest.approx(results["Trace"].by_parameter)
     assert back["Symmetries"].random(3) == results["Symmetries"].random(3)
@@ -165,6 +168,15 @@ def test_an_operation_that_is_not_there() -> None:
     with pytest.raises(ms.ReadError, match=r"torch has no operation aten\.no_such_thing\.default here"):
         Operation.__new__(Operation).__setstate__(state)
     assert pickle.loads(pickle.dumps(operation)).target is operation.target
+
+
+def test_results_compare(model: nn.Module) -> None:
+    chain = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    a, b = (ms.minimum_sharpness(chain, X * size, scope="neuron") for size in (1, 2))
+    assert a != b
+    assert a != dataclasses.replace(a, z=a.z + 1)
+    assert ms.hessian_diagonal(model, X, curvature="ggn") != ms.hessian_diagonal(model, 2 * X, curvature="ggn")
+    assert ms.hessian_trace(model, X, curvature="ggn") != ms.hessian_diagonal(model, X, curvature="ggn").total
 
 
 def test_sums(model: nn.Module) -> None:

@@ -168,3 +168,32 @@ def test_train_mode_is_measured_in_eval_mode() -> None:
     model = build()
     trained = ms.hessian_trace(model, X)
     assert trained.by_parameter == ms.hessian_trace(model.eval(), X).by_parameter
+
+
+class _Keeping(nn.Module):
+    """A forward that keeps things: an attribute, a list, a counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.seen: list[Tensor] = []
+        self.calls: Tensor
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.hidden = self.layer(x)
+        self.seen.append(x)
+        self.calls.add_(1)
+        return self.hidden.relu()
+
+
+@pytest.mark.parametrize("measure", [ms.hessian_trace, ms.normalized_sharpness, ms.noise_robustness])
+def test_what_forward_keeps_in_the_model_stays(measure: Any) -> None:
+    model, x = _Keeping(), torch.randn(4, 3)
+    model(x)
+    hidden, seen = model.hidden, list(model.seen)
+    measure(model, (x, torch.tensor([0, 1, 0, 1])))
+    assert model.hidden is hidden
+    assert len(model.seen) == 1
+    assert model.seen[0] is seen[0]
+    assert float(model.calls) == 1

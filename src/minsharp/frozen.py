@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor
 
 
@@ -23,6 +24,9 @@ class FrozenDict(dict[str, Any]):
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
 
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self))
+
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[dict[str, Any]]]:
         return FrozenDict, (dict(self),)
 
@@ -36,6 +40,23 @@ class Frozen:
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]
             object.__setattr__(self, field.name, frozen(getattr(self, field.name)))
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and _same(self, other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two things are equal, tensors entry by entry."""
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, Mapping):
+        return isinstance(b, Mapping) and list(a) == list(b) and all(_same(a[name], b[name]) for name in a)
+    if is_dataclass(a) and type(a) is type(b):
+        return all(_same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a) if f.compare)
+    return bool(a == b)
 
 
 class Copied:

@@ -43,8 +43,14 @@ class Case:
 
     @property
     def low(self) -> bool:
-        """Whether some of it runs in single precision."""
-        return any(word in self.program.source for word in ("float()", "float32"))
+        """Whether some of it runs in less than double precision."""
+        return self.tolerance > 1e-8
+
+    @property
+    def tolerance(self) -> float:
+        """How far rounding may move a number, relative to the largest of its kind."""
+        precisions = {"bfloat16": 5e-2, "float32": 1e-3, "float()": 1e-3, "": 1e-8}
+        return next(t for word, t in precisions.items() if word in self.program.source)
 
     def inputs(self, draw: int = 0, n: int | None = None) -> Any:
         """Inputs for n samples, in the form that forward takes."""
@@ -190,6 +196,8 @@ def drafted(seed: int, rng: random.Random) -> Draft:
         raise Rejected("no embedding fits")
     if d.given[0].kind == "float" and rng.random() < 0.7:
         d.attempt(rng.choice([p for p in BY_KIND["layer"] if p.name in ("Linear", "Linear and ReLU", "conv and ReLU")]))
+    if rng.random() < 0.15:  # a write in place has the whole graph taken apart further
+        d.attempt(next(p for p in BY_KIND["linear"] if p.name == "in place"))
     _grow(d, rng, rng.choice(["plain", "plain", "plain", "mixed", "mixed", "bent"]))
     if rng.random() < 0.05:
         for _ in range(20):

@@ -3,12 +3,15 @@
 import pickle
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import minsharp as ms
+
+from . import dense
 
 if TYPE_CHECKING:
     from .checks import Examiner
@@ -68,4 +71,42 @@ def pickled(e: "Examiner") -> None:
     e.expect(twin.total == e.diagonal.total, "pickle", f"{twin.total} for {e.diagonal.total}")
 
 
-CHECKS: tuple[Callable[["Examiner"], None], ...] = (sums, some_parameters, folded, verified, pickled)
+def relatives(e: "Examiner") -> None:
+    """Sensitivities relative to the weights and the outputs, from their definitions; Tsuzuku's measure is a number."""
+    if e.case.seed % 6 != 1 or not hasattr(e, "diagonal") or e.case.low or not e.centres:
+        return
+    found = e.truth(criterion=dense.centred)
+    energy = 2 * float(dense.centred(found.outputs, e.targets))
+    weights = {n: p.detach() for n, p in e.inner.named_parameters() if n in e.diagonal.by_parameter}
+    squares = {n: found.diagonal(n, p.shape) for n, p in weights.items()}
+    if energy < 1e-3 or not any(float(s.sum()) > 1e-6 for s in squares.values()):
+        return
+    jacobian = e.measured("jacobian", ms.hessian_diagonal, curvature="jacobian")
+    _sensitivities(e, jacobian, weights, {n: s / energy for n, s in squares.items()})
+    _relative_minima(e, jacobian, sum(float(s.sum()) for s in squares.values()) / energy)
+    normalized = e.call("normalized_sharpness", lambda: ms.normalized_sharpness(e.net, e.diagonal)).value
+    e.expect(0 <= normalized < inf, "normalized sharpness", f"{normalized}")
+
+
+def _sensitivities(e: "Examiner", jacobian: Any, weights: dict[str, Tensor], squares: dict[str, Tensor]) -> None:
+    goals = {
+        "element": sum(float((weights[n].square() * s).sum()) for n, s in squares.items()),
+        "tensor": sum(float(weights[n].square().mean() * s.sum()) for n, s in squares.items() if s.numel()),
+    }
+    for scope, goal in goals.items():
+        result = e.call(
+            "relative_sensitivity", partial(ms.relative_sensitivity, e.net, jacobian, scope=cast(Any, scope))
+        )
+        close = abs(result.value - goal) <= 1e-7 * goal + 1e-12
+        e.expect(close, f"relative sensitivity, {scope}", f"{result.value:.9g} for {goal:.9g}")
+
+
+def _relative_minima(e: "Examiner", jacobian: Any, most: float) -> None:
+    scopes: tuple[Literal["layer", "neuron"], ...] = ("layer", "neuron")
+    for scope in scopes:
+        minimum = partial(ms.relative_minimum_sharpness, e.net, jacobian, scope=scope)
+        value = e.call("relative_minimum_sharpness", minimum).value
+        e.expect(0 <= value <= most * (1 + 1e-7), f"relative minimum, {scope}", f"{value:.9g} of {most:.9g}")
+
+
+CHECKS: tuple[Callable[["Examiner"], None], ...] = (sums, some_parameters, folded, verified, pickled, relatives)

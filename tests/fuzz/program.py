@@ -5,6 +5,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from math import sqrt
 from typing import Any
 
@@ -201,18 +202,28 @@ WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
 }
 
 
-def names() -> dict[str, Any]:
-    """What the generated code may use."""
+@cache
+def _common() -> dict[str, Any]:
     scope: dict[str, Any] = {}
     exec(IMPORTS + PARTS, scope)
     return scope
 
 
+def names() -> dict[str, Any]:
+    """What the generated code may use."""
+    return dict(_common())
+
+
+@lru_cache(maxsize=8)
+def _compiled(source: str, filename: str) -> Any:
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    return compile(source, filename, "exec")
+
+
 def built(source: str, filename: str) -> nn.Module:
     """An instance of the class `Net` of some source code, in double precision; messages can show its lines."""
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     scope = names()
-    exec(compile(source, filename, "exec"), scope)
+    exec(_compiled(source, filename), scope)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model: nn.Module = scope["Net"]()

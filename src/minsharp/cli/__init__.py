@@ -50,7 +50,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except BaseException as error:
         if isinstance(error, SystemExit) and "_MINSHARP_COMPLETE" in os.environ:
             raise  # typer ends so, once it has told the shell how words go on
-        return _told(error)
+        return INTERRUPTED if isinstance(error.__cause__, KeyboardInterrupt) else _told(error)  # as some typers say it
     return code if isinstance(code, int) else 0
 
 

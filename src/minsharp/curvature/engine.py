@@ -32,7 +32,7 @@ CPU_WORKING_SET = 64 << 20
 ACCELERATOR_WORKING_SET = 1 << 30
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CurvatureSum(Frozen):
     """Sums over samples, not yet divided: those of two halves of the data add up to that of the whole.
 

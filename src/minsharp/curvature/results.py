@@ -1,7 +1,7 @@
 """What a measurement returns: frozen, printable, mergeable."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal, Self
 
@@ -17,7 +17,7 @@ Kind = Literal["hessian", "ggn", "jacobian"]
 MATRICES: Mapping[Kind, str] = {"hessian": "Hessian", "ggn": "Gauss-Newton", "jacobian": "Jacobian"}
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class _Curvature(Frozen):
     """What a trace and a diagonal have in common.
 
@@ -32,7 +32,7 @@ class _Curvature(Frozen):
     loss: str
     mean: bool
     exact: Mapping[str, bool]
-    graph: Graph | None = None
+    graph: Graph | None = field(default=None, compare=False)
 
     @property
     def samples(self) -> int:

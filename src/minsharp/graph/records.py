@@ -179,10 +179,11 @@ class Graph:
         return values
 
     def same_as(self, other: "Graph") -> bool:
-        """Whether another graph has the same values and operations, line by line."""
-        pairs = zip(self.operations, other.operations, strict=False)
-        alike = len(self.operations) == len(other.operations) and all(a.does == b.does for a, b in pairs)
-        return self is other or (alike and self.output == other.output and dict(self.values) == dict(other.values))
+        """Whether another graph has the same values, operations and constants, line by line."""
+        if self is other:
+            return True
+        lines = [([o.does for o in g.operations], dict(g.values), g.output, list(g.constants)) for g in (self, other)]
+        return lines[0] == lines[1] and all(torch.equal(t, other.constants[n]) for n, t in self.constants.items())
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:

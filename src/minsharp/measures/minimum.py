@@ -34,7 +34,7 @@ from ..text import printable
 Curvature = Trace | Diagonal
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class MinimumSharpness(Frozen):
     """The minimum, a certified lower bound, and the rescaling that attains it.
 

@@ -176,11 +176,10 @@ def _jiggled(module: nn.Module, precision: float, seed: int) -> nn.Module:
 # Outputs
 
 
-@torch.no_grad()
 def _outputs(module: nn.Module, batch: Batch) -> Tensor:
     args, kwargs = call_form(module, batch.inputs)
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    with eval_mode(module), random_state_kept(device):
+    with plain_mode(), torch.no_grad(), eval_mode(module), random_state_kept(device):
         return picked(module(*args, **kwargs)).double()
 
 

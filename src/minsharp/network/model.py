@@ -5,6 +5,7 @@ Wrappers that only run another module are taken off, and what cannot be measured
 
 import copy
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -74,10 +75,12 @@ def copied(module: nn.Module) -> nn.Module:
     >>> copied(model).parametrizations.weight.original0 is model.parametrizations.weight.original0
     False
     """
-    held = chain.from_iterable(vars(part).values() for part in module.modules())
-    made = {id(t): t.detach().clone() for t in held if isinstance(t, Tensor) and not t.is_leaf}
     try:
-        return copy.deepcopy(module, dict(made))
+        with LOCK, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch copies its own modules by ways that it calls deprecated
+            held = chain.from_iterable(vars(part).values() for part in module.modules())
+            made = {id(t): t.detach().clone() for t in held if isinstance(t, Tensor) and not t.is_leaf}
+            return copy.deepcopy(module, dict(made))
     except Exception as error:
         cause = next(iter(str(error).splitlines()), "no message")
         raise InputError(f"{type(module).__name__} cannot be copied: {type(error).__name__}: {cause}") from error

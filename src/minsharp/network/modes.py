@@ -4,6 +4,7 @@ Modes of modules, logs, warnings and generators belong to the whole process, so 
 otherwise: every context manager here that touches them holds ``LOCK``.
 """
 
+import copy
 import logging
 import os
 import random
@@ -11,7 +12,8 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 import torch
 from torch import nn
@@ -59,15 +61,43 @@ def plain_mode() -> Iterator[None]:
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Every submodule in eval mode, and afterwards each in the mode it was in; meanwhile no other thread reads."""
+    """Every submodule in eval mode, and afterwards as it was, whatever forward keeps in it; no other thread reads."""
     with LOCK:
-        modes = [(m, m.training) for m in module.modules()]
+        kept = [_Kept(m) for m in module.modules()]
         try:
-            module.eval()
+            with suppress(NotImplementedError):  # what torch.export made has no modes
+                module.eval()
             yield
         finally:
-            for m, training in modes:
-                m.training = training
+            for before in kept:
+                before.restore()
+
+
+class _Kept:
+    """The attributes of a module, what its lists and dicts hold, and the values of its buffers."""
+
+    def __init__(self, module: nn.Module):
+        self.module = module
+        self.attributes = dict(vars(module))
+        self.held = [(value, copy.copy(value)) for value in self.attributes.values() if type(value) in (list, dict)]
+        buffers = [b for b in module._buffers.values() if b is not None and not b.is_inference()]
+        self.buffers = [(b, b._version, b.detach().clone()) for b in buffers]
+
+    def restore(self) -> None:
+        """Undo every change; what did not change is not touched."""
+        for held, before in (*self.held, (vars(self.module), self.attributes)):
+            if _items(held) != _items(before):
+                held.clear()
+                held.extend(before) if isinstance(held, list) else held.update(before)
+        for buffer, version, value in self.buffers:
+            if buffer._version != version:
+                with torch.no_grad():
+                    buffer.copy_(value)
+
+
+def _items(held: Any) -> list[tuple[Any, int]]:
+    """What a list or a dict holds, in order: places or names, and which objects."""
+    return [(key, id(value)) for key, value in (held.items() if isinstance(held, dict) else enumerate(held))]
 
 
 @contextmanager

@@ -21,7 +21,8 @@ from .modes import LOCK
 class Network:
     """A model that has been read: pass it wherever a model goes.
 
-    It holds the model itself, not a copy of its parameters: every measurement uses their values of that moment.
+    It holds the model itself, not a copy of its parameters: every measurement uses their values of that moment. It
+    pickles if the model does.
     """
 
     module: nn.Module

@@ -34,11 +34,12 @@ class Nodes:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Symmetries(Frozen):
     """The group of function-preserving rescalings of a network.
 
     ``dimension`` numbers that may be chosen freely; ``pinned`` names the parameters that cannot be rescaled, and why.
+    Its tensors are shared by all results for the network: leave them as they are.
     """
 
     scope: Scope

@@ -182,7 +182,7 @@ class Writer:
         sources = [self.values[v] for slot, v in operation.reads if v in self.values and slot not in ignored]
         varying = [value for value in sources if value.samples is not None]
         lost = not axes and bool(varying)
-        mixed = len(axes) > 1 or (lost and tensor.dtype.is_floating_point and tensor.numel() > 0)
+        mixed = len(axes) > 1 or (lost and tensor.numel() > 0)
         if mixed:
             raise ReadError(
                 f"{operation.where} mixes the samples of a batch: its result has shape {tuple(tensor.shape)}. "

@@ -142,6 +142,7 @@ EXAMPLES: Examples = {
     ],
     "cat": _joined(torch.cat),
     "concat": _joined(torch.concat),
+    "concatenate": _joined(torch.concatenate),
     "hstack": [
         *called(lambda x, y: torch.hstack([x, y]), "x(n,a) y(n,b)", "x(n,a,c) y(n,b,c)", "w(a) v(b)", "x(n,a) y(n,b)!"),
         Example(lambda x, w: torch.hstack([x, w.expand(x.shape[0], -1)]), "x(n,a) w(b)"),
