@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import minsharp as ms
+from minsharp.curvature import estimators
 from minsharp.curvature.losses import as_loss
 
 from . import oracles
@@ -205,3 +206,50 @@ def test_many_classes_in_little_memory() -> None:
     pieces = torch.cat([columns.slice(start, min(start + 100, 499)) for start in range(0, 499, 100)], dim=1)
     p = outputs.softmax(1)
     assert torch.allclose(pieces.mT @ pieces, torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1), atol=1e-15)
+
+
+def test_a_byte_is_not_minus_hundred() -> None:
+    """Label 156 as a byte has the bits of ignore_index -100."""
+    model, x = nn.Linear(6, 200).double(), torch.randn(4, 6, dtype=torch.float64)
+    y = torch.tensor([156, 3, 156, 9])
+    for loss in (None, nn.CrossEntropyLoss(weight=torch.linspace(0.5, 2, 200).double())):
+        assert ms.hessian_trace(model, (x, y), loss).total == ms.hessian_trace(model, (x, y.byte()), loss).total
+    bytes_of = estimators.baseline_diagonal(model, (x, y.byte()), parameters="bias").by_parameter["bias"]
+    assert torch.equal(bytes_of, estimators.baseline_diagonal(model, (x, y), parameters="bias").by_parameter["bias"])
+    ignoring = nn.CrossEntropyLoss(ignore_index=156)
+    assert ms.hessian_trace(model, (x, y.byte()), ignoring).total == ms.hessian_trace(model, (x, y), ignoring).total
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.bool])
+def test_other_whole_numbers_are_refused_as_torch_does(dtype: torch.dtype) -> None:
+    with pytest.raises(ms.LossError, match=r"and type torch\.int64 .* use targets\.long\(\)"):
+        ms.hessian_trace(nn.Linear(6, 3), (torch.randn(4, 6), torch.zeros(4, dtype=dtype)))
+
+
+class Language(nn.Module):
+    """Logits of the next word at every position, classes last or first."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self.words, self.head, self.first = nn.Embedding(9, 4), nn.Linear(4, 9), first
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.words(ids))
+        return logits.transpose(1, 2) if self.first else logits
+
+
+@pytest.mark.parametrize("curvature", ["hessian", "jacobian"])
+def test_the_axis_of_classes_is_never_guessed(curvature: Any) -> None:
+    ids = torch.arange(12).view(2, 6) % 9
+    for model in (Language(False), Language(True)):
+        with pytest.raises(ms.LossError, match=r"which axis runs over the classes cannot be told.*transpose\(1, 2\)"):
+            ms.hessian_trace(model, ids, curvature=curvature)
+    with pytest.raises(ms.LossError, match=r"classes have to be on axis 1.*transpose\(1, 2\)"):
+        ms.hessian_trace(Language(False), (ids, ids), curvature=curvature)
+    assert ms.hessian_trace(Language(True), (ids, ids), curvature=curvature).total > 0
+
+
+def test_a_second_input_is_not_a_target() -> None:
+    x = torch.randn(4, 6)
+    with pytest.raises(ms.LossError, match=r"if that is a second input, pass \(\(a, b\), None\)"):
+        ms.hessian_trace(nn.Linear(6, 3), (x, x))
