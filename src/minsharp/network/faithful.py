@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from ..errors import ReadError
 from .apart import difference, largest, moved
 from .inputs import picked
+from .meeting import check_derivatives_apart
 from .network import Network
 
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2}
@@ -127,6 +128,8 @@ def _alone(network: Network, inputs: Mapping[str, Tensor], seed: int | None = No
         values = {name: moved(tensor, seed) for name, tensor in values.items()}
     parameters = {name: values[name] for name in network.graph.parameters}
     try:
+        if seed is None:
+            check_derivatives_apart(network.graph, values)
         with torch.enable_grad():
             _track(parameters.values())
             outputs: Tensor = network.graph.run(dict(values))[network.graph.output]

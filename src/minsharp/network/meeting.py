@@ -1,0 +1,59 @@
+"""Whether derivatives stay with their sample: values that are the same for all samples hide what meets in them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import ReadError
+from ..graph.records import Graph, Operation, Value, store
+
+
+def check_derivatives_apart(graph: Graph, values: Mapping[str, Any]) -> None:
+    """Refuse a network in which the outputs of one of two samples have a derivative in a value of the other."""
+    watch = _Watch(graph)
+    with torch.enable_grad():
+        outputs = watch.run({name: _tracked(value) for name, value in values.items()})
+        for sample in (0, 1) if outputs.requires_grad else ():
+            watch.sample = sample
+            outputs[sample].sum().backward(retain_graph=not sample, inputs=watch.leaves)
+
+
+def _tracked(value: Any) -> Any:
+    floating = isinstance(value, Tensor) and value.dtype.is_floating_point
+    return value.detach().requires_grad_() if floating else value
+
+
+class _Watch:
+    """Runs a graph of two samples, and looks at every gradient that passes back through it."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.sample = 0
+        self.leaves: list[Tensor] = []
+
+    def run(self, values: dict[str, Any]) -> Tensor:
+        """The outputs."""
+        self.leaves = [value for value in values.values() if isinstance(value, Tensor) and value.requires_grad]
+        for operation in self.graph.operations:
+            store(values, operation, operation.call(operation.bind(values)))
+            for name in operation.outputs:
+                value, made = self.graph.values.get(name), values[name]
+                if value is not None and value.samples is not None and made.requires_grad:
+                    made.register_hook(lambda g, value=value: self._look(value, g))
+        outputs: Tensor = values[self.graph.output]
+        return outputs
+
+    def _look(self, value: Value, gradient: Tensor) -> None:
+        assert value.samples is not None
+        other = value.samples.split(gradient, 2)[1 - self.sample]
+        if bool((other.isfinite() & (other != 0)).any()):
+            raise ReadError(
+                f"{self._user(value).where} mixes the samples of a batch: the outputs for one sample have a derivative "
+                "in a value of another. Curvature is a sum over samples only if each output depends on its own input"
+            )
+
+    def _user(self, value: Value) -> Operation:
+        """The first operation that reads a value."""
+        return next(op for op in self.graph.operations if any(name == value.name for _, name in op.reads))
