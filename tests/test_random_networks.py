@@ -153,7 +153,7 @@ def check(model: nn.Module, x: Tensor) -> None:
 COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
 
 
-@settings(max_examples=300, derandomize=True, **COMMON)  # type: ignore[arg-type]
+@settings(max_examples=100, derandomize=True, **COMMON)  # type: ignore[arg-type]
 @given(networks())
 def test_random_networks(case: tuple[nn.Module, Tensor]) -> None:
     check(*case)

@@ -211,6 +211,18 @@ def test_a_false_claim_of_exactness_is_found() -> None:
     assert failed == ["v^T H v = ||S^T J v||^2 in 0.weight", "v^T H v = ||S^T J v||^2 in 0.bias"]
 
 
+@pytest.mark.parametrize("size", [1e2, 1e4])
+def test_certainty_leaves_rounding(size: float) -> None:
+    """With p next to one, the Hessian by autograd is all rounding: no reason to doubt the claim."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3)).double()
+    x = size * torch.randn(8, 5).double()
+    for precision in (torch.float64, torch.float32, torch.bfloat16):
+        result = ms.minimum_sharpness(model.to(precision), x.to(precision))
+        verification = ms.verify(model, x.to(precision), result)
+        assert verification.holds, verification
+
+
 def test_a_parameter_without_a_derivative() -> None:
     class Gated(nn.Module):
         def __init__(self) -> None:

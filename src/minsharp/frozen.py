@@ -34,12 +34,15 @@ class FrozenDict(dict[str, Any]):
         return FrozenDict(deepcopy(dict(self), memo))
 
 
+_FROZEN = {FrozenDict, float, int, bool, str, type(None), Tensor}
+
+
 class Frozen:
     """What a frozen dataclass holds of mappings and lists becomes read-only as it is made."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):  # type: ignore[arg-type]
-            object.__setattr__(self, field.name, frozen(getattr(self, field.name)))
+        held = self.__dict__
+        held.update({name: frozen(value) for name, value in held.items() if type(value) not in _FROZEN})
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and _same(self, other)
@@ -76,7 +79,7 @@ class Copied:
 
 def frozen(value: Any) -> Any:
     """Mappings and lists as they cannot be changed, all the way down; anything else as it is."""
-    if isinstance(value, FrozenDict):
+    if type(value) in _FROZEN:
         return value
     if isinstance(value, Mapping):
         return FrozenDict({name: frozen(item) for name, item in value.items()})

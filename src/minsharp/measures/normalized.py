@@ -161,9 +161,9 @@ def as_matrices(graph: Graph, parameter: str) -> Callable[[Tensor], Tensor] | No
 
     That depends on the operation in which the parameter meets the samples, the first one if there are several.
     """
-    if len(graph.values[parameter].shape) < 2:
-        return None
     steps = Schedule(graph, (parameter,))
+    if len(graph.values[parameter].shape) < 2 or not steps.paths[parameter].leaves:  # of no consequence
+        return None
     operation, leaf, contraction = _first_use(steps, parameter)
     if leaf != parameter and not steps.paths[parameter].direct:  # made into something else first: as it stands
         leaf, contraction = parameter, PerSampleVJP()

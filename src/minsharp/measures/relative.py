@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..curvature.hessian import hessian_diagonal, hessian_trace
 from ..curvature.losses import Criterion
@@ -158,7 +158,7 @@ def relative_sensitivity(
         parts = {n: float((squares[n] * h.cpu()).sum()) / energy for n, h in measured.by_parameter.items()}
     else:
         traces = measured.trace if isinstance(measured, Diagonal) else measured
-        parts = {n: float(squares[n].mean()) * trace / energy for n, trace in traces.by_parameter.items()}
+        parts = {n: _mean(squares[n]) * trace / energy for n, trace in traces.by_parameter.items()}
     return RelativeSensitivity(sum(parts.values()), parts, energy, scope, measured.samples)
 
 
@@ -173,3 +173,8 @@ def _energy(energy: float) -> float:
     if not energy > 0:
         raise InputError("the centred outputs are zero on this data: nothing to be relative to")
     return energy
+
+
+def _mean(squares: Tensor) -> float:
+    """The mean square; zero of a parameter without entries."""
+    return float(squares.mean()) if squares.numel() else 0.0

@@ -140,7 +140,11 @@ def _trial(
     """Agreement, accuracy and loss of one disturbed network."""
     moved = {}
     for name, parameter in objective.parameters.items():
-        size = sigma if noise == "absolute" else sigma * float(parameter.square().mean().sqrt())
+        size = (
+            sigma
+            if noise == "absolute"
+            else sigma * float(parameter.square().sum().div(max(parameter.numel(), 1)).sqrt())
+        )
         moved[name] = parameter + size * torch.randn(parameter.shape, generator=generator, dtype=torch.float32).to(
             parameter
         )

@@ -61,5 +61,12 @@ def _check_batch_sizes(program: ExportedProgram) -> None:
         if not all(bool(condition.subs(dict.fromkeys(condition.free_symbols, n))) for n in _SIZES):
             raise ReadError(_SIZES_DIFFER.format(f"where {condition}"))
     for symbol, bounds in program.range_constraints.items():
+        if bounds.lower == bounds.upper:  # the number of entries that a constant mask picks
+            continue
+        if str(symbol).startswith("u"):  # torch.export's name for a size that comes from values
+            raise ReadError(
+                "forward makes a size of the values of a tensor, as an index by a boolean mask does. Write it with "
+                "torch.where, or with indices that are made outside of forward: mask.nonzero()"
+            )
         if int(bounds.lower) > 2 or bounds.upper < 1 << 40:
             raise ReadError(_SIZES_DIFFER.format(f"for {symbol} in {bounds}"))

@@ -17,7 +17,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from ..errors import InputError, ReadError
 from .model import copied, hook_name, unwrapped
-from .modes import plain_mode
+from .modes import plain_mode, random_state_kept
 from .reader import Network
 
 _NORMS: dict[type[nn.Module], type[nn.Module]] = {
@@ -125,7 +125,7 @@ def _traces(root: nn.Module) -> Iterator[fx.Graph]:
         ways = [{name for name, left in zip(optional, way, strict=True) if left} for way in choices]
     for left_out in ways:
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), random_state_kept(torch.device("cpu")):
                 warnings.simplefilter("ignore")  # it cannot check that they are left out
                 yield fx.Tracer().trace(root, concrete_args={name: optional[name] for name in left_out} or None)
         except Exception as error:

@@ -1,5 +1,6 @@
 """Where the samples of a batch sit in a tensor."""
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -10,16 +11,17 @@ from ..graph.records import Operation, Samples, Value
 from ..operations import row
 
 
-def one_sample(shape: torch.Size) -> tuple[tuple[int, ...], list[int]]:
-    """The shape for a batch of one, and the axes that grow with the batch."""
+def one_sample(shape: torch.Size, known: Mapping[Any, int]) -> tuple[tuple[int, ...], list[int]]:
+    """The shape for a batch of one, and the axes that grow with the batch; the values of some symbols are known."""
     sizes: list[int] = []
     axes: list[int] = []
     size: Any
     for d, size in enumerate(shape):
-        if isinstance(size, int) or not size.node.expr.free_symbols:
-            sizes.append(int(size))
+        expression = size if isinstance(size, int) else size.node.expr.subs(known)
+        if isinstance(expression, int) or not expression.free_symbols:
+            sizes.append(int(expression))
             continue
-        at = [int(size.node.expr.subs(dict.fromkeys(size.node.expr.free_symbols, n))) for n in (2, 3, 5)]
+        at = [int(expression.subs(dict.fromkeys(expression.free_symbols, n))) for n in (2, 3, 5)]
         coefficient = at[1] - at[0]
         if at != [2 * coefficient, 3 * coefficient, 5 * coefficient]:
             raise ReadError(f"a tensor has the size {size} for a batch of size s: not a multiple of the batch")

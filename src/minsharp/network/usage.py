@@ -16,10 +16,10 @@ def used_parameters(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
 
     Whether a derivative leads to them does not matter: a threshold is used too.
 
-    >>> model = nn.LSTMCell(2, 3)
+    >>> model = nn.Linear(2, 3)
     >>> model.idle = nn.Linear(2, 2)
     >>> list(used_parameters(model, (torch.ones(1, 2),), {}))
-    ['weight_ih', 'weight_hh', 'bias_ih', 'bias_hh']
+    ['weight', 'bias']
     """
     held = dict(module.named_parameters())
     apart = {name: parameter.detach().clone() for name, parameter in held.items()}  # each in a memory of its own

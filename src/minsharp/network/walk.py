@@ -135,6 +135,9 @@ class Walk:
 
     def scale_of(self, name: str) -> Tensor:
         """The scales of a value; a parameter that is used as it is, entry by entry, gets its generators here."""
+        if name not in self._scales and not self.graph.values[name].numel:  # nothing to scale
+            self._scales[name] = self.one.expand(self._shape(name))
+            self._keep(name, self.one, self.one)
         if name not in self._scales:
             shape = self._shape(name) if self._direct(name) is not None else ()
             plus = self.forms.fresh(*shape)

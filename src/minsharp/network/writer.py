@@ -28,6 +28,8 @@ class Writer:
         self.operations: list[Operation] = []
         self.constants: dict[str, Tensor] = {}
         self.dependent: set[str] = set()  # values that depend on parameters
+        bounds = program.range_constraints.items()
+        self.sizes = {symbol: int(b.lower) for symbol, b in bounds if b.lower == b.upper}  # no other is possible
         held = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
         first: dict[int, str] = {}
         self.canonical = {name: first.setdefault(id(tensor), name) for name, tensor in held}
@@ -94,7 +96,7 @@ class Writer:
         tensor = node.meta.get("val")
         if not isinstance(tensor, Tensor):
             raise InputError(f"input '{node.name}' is {describe(tensor)}; every input has to be a tensor")
-        shape, axes = one_sample(tensor.shape)
+        shape, axes = one_sample(tensor.shape, self.sizes)
         if axes != [0]:
             raise ReadError(
                 f"forward fixes the batch size: input '{node.name}' was read as {tuple(tensor.shape)}. "
@@ -177,7 +179,7 @@ class Writer:
     def _activation(self, name: str, tensor: Tensor, operation: Operation) -> Value:
         if tensor.dtype.is_complex:
             raise ReadError(f"{operation.where} makes complex numbers: only real networks can be measured")
-        shape, axes = one_sample(tensor.shape)
+        shape, axes = one_sample(tensor.shape, self.sizes)
         ignored = row(operation).ignores
         sources = [self.values[v] for slot, v in operation.reads if v in self.values and slot not in ignored]
         varying = [value for value in sources if value.samples is not None]

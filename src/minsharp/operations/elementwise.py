@@ -165,7 +165,6 @@ ROWS: dict[str, Row] = {
     "eq": _compare,
     "ne": _compare,
     "sign": Row("step(self)", compares=True),
-    "heaviside": Row("step(self, values)"),
     "floor": Row("step(self)"),
     "ceil": Row("step(self)"),
     "trunc": Row("step(self)"),

@@ -28,7 +28,7 @@ LOG_2 = float(np.log(2))
 PAIRS = 1 << 23  # up to this many terms times pairs of numbers, try pairs too
 STARTS = 16  # roundings to compare
 DESCENTS = 4  # of the best of them to go down from
-REACH = 64  # steps that a number may go from its start, where going on for ever would help
+REACH = 16  # steps that a number may go from its start, where going on for ever would help
 ENOUGH = 1e-13  # what a step has to gain, relative
 
 
@@ -105,6 +105,10 @@ class _Search:
         self.w[terms] = w
         return steps > 0
 
+    def _far(self, step: int) -> Array:
+        """The numbers that may not take a step."""
+        return np.abs(self.k + step - self.start) > REACH
+
     def _pairs(self) -> bool:
         """The step of two numbers at once that gains the most, if one does."""
         if self.dense is None:
@@ -114,7 +118,8 @@ class _Search:
             for sign in (1, -1):
                 moves = self.dense[:, i, None] + sign * self.dense[:, i + 1 :]  # (terms, partners)
                 for direction in (1, -1):
-                    gains = self.w @ (np.exp2(-2 * direction * moves) - 1)
+                    far = self._far(direction)[i] | self._far(direction * sign)[i + 1 :]
+                    gains = np.where(far, np.inf, self.w @ (np.exp2(-2 * direction * moves) - 1))
                     j = int(gains.argmin())
                     if gains[j] < best:
                         best, step = float(gains[j]), (i, i + 1 + j, direction, direction * sign)

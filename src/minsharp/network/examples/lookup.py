@@ -76,6 +76,12 @@ EXAMPLES: Examples = {
         Example(lambda x, w: (3 * x).int() * w, "x(n,a) w(a)"),
         Example(lambda x: (9 * x).int().to(x.dtype).view(-1, x.shape[1]), "x(n,a)"),
         Example(lambda x: x.to("cpu", torch.float32), "x(n,a)"),
+        *binary(lambda x, y: x.type_as(y))[:3],
+        Example(lambda x, y: x.type_as(y), "x(n,a) y(n,b)"),
+        Example(lambda x, i: (9 * x).type_as(i), "x(n,a) i(n)<5"),
+        Example(lambda x, m: x.type_as(m), "x(n,a) m(n)?"),
+        Example(lambda i, x: i.type_as(x), "i(n,a)<5 x(n,a)"),
+        Example(lambda w, c: w.type_as(c), "w(a) c(b)!"),
     ],
     "_to_copy": [
         *unary(lambda x: aten._to_copy(x, dtype=torch.float32), "i(n,a)<5"),
@@ -83,13 +89,5 @@ EXAMPLES: Examples = {
         Example(lambda x: aten._to_copy(x, dtype=torch.bool), "x(n,a)"),
         Example(lambda x: aten._to_copy(x), "x(n,a)"),
         Example(lambda x: aten._to_copy(x > 0, dtype=torch.float64) * x, "x(n,a)"),
-    ],
-    "type_as": [
-        *binary(lambda x, y: x.type_as(y))[:3],
-        Example(lambda x, y: x.type_as(y), "x(n,a) y(n,b)"),
-        Example(lambda x, i: (9 * x).type_as(i), "x(n,a) i(n)<5"),
-        Example(lambda x, m: x.type_as(m), "x(n,a) m(n)?"),
-        Example(lambda i, x: i.type_as(x), "i(n,a)<5 x(n,a)"),
-        Example(lambda w, c: w.type_as(c), "w(a) c(b)!"),
     ],
 }

@@ -66,15 +66,10 @@ def _reshaped(reshape: Callable[..., Any]) -> list[Example]:
 
 
 EXAMPLES: Examples = {
-    "view": [
-        *_reshaped(lambda x, sizes: x.view(sizes)),
-        Example(lambda x: x.view(torch.int64), "x(n,a)"),
-        Example(lambda x: x.view(torch.int32), "x(n,a)"),
-        Example(lambda x: x.view(torch.int64).view(torch.float64), "x(n,a)"),
-    ],
-    "_unsafe_view": _reshaped(aten._unsafe_view),
     "reshape": [
         *_reshaped(torch.reshape),
+        *_reshaped(lambda x, sizes: x.view(sizes))[:6],  # views are read as reshapes
+        *_reshaped(aten._unsafe_view)[:3],
         Example(lambda x: x.mT.reshape(x.shape[0], -1), "x(n,a,b)"),
         Example(lambda x, W, i: F.linear(x, W.transpose(0, 1).reshape(-1, i)), "x(n,i) W(o,2,i)"),
     ],
@@ -131,10 +126,13 @@ EXAMPLES: Examples = {
     ],
     "clone": [
         *_kept(torch.clone),
+        *called(lambda x: aten.alias(x.clone()), "x(n,a)", "w(a)"),
+        *called(lambda x: x.clone().view(torch.int64), "x(n,a)", "w(a)"),
+        Example(lambda x: x.clone().view(torch.int32), "x(n,a)"),
+        Example(lambda x: x.clone().view(torch.int64).view(torch.float64), "x(n,a)"),
         Example(lambda x: x.mT.clone(memory_format=torch.contiguous_format), "x(n,a,b)"),
         Example(lambda x: x.expand(-1, 3).clone(), "x(n,1)"),
     ],
-    "alias": _kept(aten.alias),
     "dropout": _kept(lambda x: F.dropout(x, 0.3, training=False)),
     "feature_dropout": [
         *called(lambda x: F.dropout2d(x, 0.3, training=False), "x(n,c,h,l)", "x(n,c,h)", "w(c,h,l)"),

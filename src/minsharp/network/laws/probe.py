@@ -107,7 +107,8 @@ class Probe(nn.Module):
             out = (out.movedim(axis, 0) if axis else out) * getattr(self, f"leave_{i}")
             parts.append(inputs[-1] * out.flatten() if axis is None else _in_rows(out))
         if hasattr(self, "anchor"):
-            parts.append(inputs[-1] * self.get_parameter("anchor"))
+            anchor: Tensor = self.anchor  # type: ignore[assignment]
+            parts.append(inputs[-1] * anchor)
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
