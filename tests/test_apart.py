@@ -19,6 +19,7 @@ def cut(size: int) -> Callable[[Any, Tensor], Tensor]:
     return lambda m, x: plain(m, x) if x.shape[0] % size != size - 1 else plain(m, 2 * x)
 
 
+TAPS = torch.tensor([1e-7, 1.0, 1e-7], dtype=D)
 MEETING: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "a little": (lambda m, x: (lambda o: o + 4.5e-4 * o.roll(1, 0))(plain(m, x)), "roll"),
     "very little": (lambda m, x: (lambda o: o + 1e-7 * o.flip(0))(plain(m, x)), "flip"),
@@ -32,6 +33,10 @@ MEETING: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "normalize": (lambda m, x: m.head(F.normalize(m.a(x), dim=0)), "linalg_vector_norm"),
     "convolution": (
         lambda m, x: m.head(F.conv1d(m.a(x).T[None], torch.ones(6, 1, 3, dtype=D), padding=1, groups=6)[0].T),
+        "conv1d",
+    ),
+    "a small kernel": (
+        lambda m, x: m.head(F.conv1d(m.a(x).T[None], TAPS.expand(6, 1, 3), padding=1, groups=6)[0].T),
         "conv1d",
     ),
     "layer norm": (lambda m, x: m.head(F.layer_norm(m.a(x).T, (x.shape[0],)).T), "layer_norm"),
@@ -123,6 +128,23 @@ def test_samples_that_do_not_meet(name: str) -> None:
     found = ms.hessian_trace(model, (X, Y), curvature="ggn").by_parameter
     for parameter, expected in oracle(model).items():
         assert found.get(parameter, 0.0) == pytest.approx(expected, rel=1e-9, abs=1e-14)
+
+
+class Residue(nn.Module):
+    """What rounding leaves of a difference that is zero, magnified: it is another one in every batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(300, 40), nn.Linear(40, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        twice = (x.unsqueeze(1) * self.layer.weight).sum(2) + self.layer.bias
+        out: Tensor = self.head(1e12 * (self.layer(x) - twice))
+        return out
+
+
+def test_rounding_is_told_from_meeting() -> None:
+    ms.read(Residue().double(), torch.randn(7, 300, generator=torch.Generator().manual_seed(0), dtype=D))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
