@@ -158,8 +158,6 @@ class Writer:
                 {"self": arguments["self"], "shape": arguments["size"]},
                 keywords,
             )
-        if name == "copy":
-            return name, copied, arguments, keywords
         if name == "view":
             return "view_dtype", target, arguments, keywords
         if name == "type_as":  # nothing of the other tensor but its type
@@ -203,11 +201,6 @@ class Writer:
         if not value.numel:
             raise ReadError(f"the outputs have shape {('n', *value.shape[1:])}: there is nothing in them to measure")
         return name
-
-
-def copied(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
-    """One tensor in the shape and type of another, as copy_ writes it: torch's own has no derivative."""
-    return src.to(self.dtype).expand(self.shape).clone()
 
 
 def _needed(end: Node) -> set[Node]:

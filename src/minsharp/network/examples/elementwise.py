@@ -192,12 +192,6 @@ EXAMPLES: Examples = {
     "ceil": [*unary(lambda x: torch.ceil(3 * x)), Example(lambda x: x - torch.ceil(x), "x(n,a)")],
     "trunc": [*unary(lambda x: torch.trunc(3 * x)), Example(lambda x, w: x * torch.trunc(3 * w), "x(n,a) w(a)")],
     "frac": [*unary(lambda x: torch.frac(3 * x)), Example(lambda x, w: x * torch.frac(w), "x(n,a) w(a)")],
-    "heaviside": [
-        *binary(torch.heaviside),
-        Example(lambda x: torch.heaviside(x, torch.zeros_like(x)) * x, "x(n,a)"),
-        Example(lambda x, w: torch.heaviside(torch.zeros_like(x), w.expand_as(x)), "x(n,a) w(a)"),
-        Example(lambda x, w: torch.heaviside(torch.relu(x), w), "x(n,a) w(a)"),
-    ],
     "round": [
         *unary(lambda x: torch.round(3 * x)),
         Example(lambda x: torch.round(x, decimals=1), "x(n,a)"),
