@@ -46,7 +46,7 @@ class Matrix(Outer):
         matrix = product.squeeze(-3)
         return matrix.mT if self.transposed else matrix
 
-    def matmul_scales(self, operation: Operation, tensor: Tensor) -> Tensor | None:
+    def matrices(self, operation: Operation, tensor: Tensor) -> Tensor | None:
         """(C, J), or (J, C)."""
         return (tensor.mT if self.transposed else tensor).unsqueeze(0)
 
