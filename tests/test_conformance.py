@@ -18,9 +18,9 @@ from torch import Tensor
 
 from minsharp import operations
 from minsharp.graph.records import Operation
-from minsharp.network.examples import EXAMPLES, Example
-from minsharp.network.laws import ENTRIES, LAWS, Trial, UnfitError, begin, check, freedom
+from minsharp.laws import ENTRIES, LAWS, Trial, UnfitError, begin, check, freedom
 from minsharp.operations.elementwise import pull_product, pull_relu, pull_sum
+from minsharp.operations.examples import EXAMPLES, Example
 from minsharp.operations.linear import pull_linear
 from minsharp.operations.pools import pull_max_pool
 from minsharp.rules.channels import entrywise, moved, reduced

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from ...curvature.schedule import fast_schedule
-from ...errors import InputError
-from ...graph.records import Graph, Operation
-from ..examples.notation import Example
-from ..network import Network
-from ..reader import read
+from ..curvature.schedule import fast_schedule
+from ..errors import InputError
+from ..graph.records import Graph, Operation
+from ..network.network import Network
+from ..network.reader import read
+from ..operations.examples.notation import Example
 from .probe import Entry, Probe, weights
 
 TOLERANCE = 1e-9

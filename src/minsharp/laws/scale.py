@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..symmetry import Scope, Symmetries, group
+from ..network.symmetry import Scope, Symmetries, group
 from .trial import TOLERANCE, Trial, jacobians
 
 SCOPES: tuple[Scope, ...] = ("layer", "neuron")

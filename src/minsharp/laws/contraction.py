@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...curvature.hessian import hessian_diagonal, hessian_trace
-from ...errors import MinsharpError
+from ..curvature.hessian import hessian_diagonal, hessian_trace
+from ..errors import MinsharpError
 from .close import close
 from .trial import Trial, jacobians
 

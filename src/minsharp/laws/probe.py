@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ...errors import InputError
-from ..examples.notation import Example, Given
+from ..errors import InputError
+from ..operations.examples.notation import Example, Given
 
 Entry = Literal["scaled", "relu", "linear", "plain"]
 ENTRIES: tuple[Entry, ...] = ("scaled", "relu", "linear", "plain")

@@ -13,13 +13,15 @@ one sample's shape, every output too, so that each entry that goes in and comes 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ...errors import MinsharpError
-from ..examples.notation import Example
+from ..curvature.hessian import hessian_diagonal
+from ..errors import MinsharpError
+from ..operations.examples.notation import Example
 from .close import equal
 from .contraction import contraction_law
 from .linearity import linearity_law
@@ -47,8 +49,9 @@ class Snapshot:
         return dict(probe.named_parameters()) | dict(probe.named_buffers()) | dict(self.trial.network.graph.constants)
 
     def _state(self) -> dict[str, Any]:
-        held = self._held()
+        held = self._held() | {f"input {i}": tensor for i, tensor in enumerate(self.inputs)}
         state: dict[str, Any] = {name: t.detach().clone() for name, t in held.items()}
+        state |= {f"{name} version": t._version for name, t in held.items()}  # a write that leaves the same numbers
         state |= {f"{name} requires_grad": t.requires_grad for name, t in held.items()}
         state |= {f"mode of '{name}'": m.training for name, m in self.trial.probe.named_modules()}
         state |= {f"{name} grad": t.grad for name, t in held.items()}
@@ -57,7 +60,10 @@ class Snapshot:
         return state
 
     def changed(self) -> list[str]:
-        """What is not as it was."""
+        """What is not as it was, after measuring these very inputs too."""
+        with suppress(MinsharpError):
+            criterion = nn.MSELoss(reduction="sum")
+            hessian_diagonal(self.trial.network, (self.inputs, None), criterion, curvature="ggn")
         now = self._state()
         return [
             name
@@ -92,7 +98,7 @@ def check(
     samples reach the call, ``wide`` tries more of everything. Raises `UnfitError` where the call does not run at these
     sizes.
 
-    >>> from minsharp.network.examples.notation import Example
+    >>> from minsharp.operations.examples.notation import Example
     >>> check(Example(torch.relu, "x(n,i)"), "relu")
     []
     """

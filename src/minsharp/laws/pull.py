@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ...graph.records import Graph, Operation
-from ...operations import dependence, passing, row
+from ..graph.records import Graph, Operation
+from ..operations import dependence, passing, row
 from .close import close, same
 from .trial import Trial
 
