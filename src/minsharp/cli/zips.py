@@ -43,12 +43,11 @@ class Member:
     deflated: bool
 
 
-class Window(io.RawIOBase):
-    """A stretch of a file, as a file of its own."""
+class _Readable(io.RawIOBase):
+    """A file to read from any place."""
 
-    def __init__(self, file: io.FileIO, start: int = 0, length: int | None = None):
-        self._file, self._start, self._at = file, start, 0
-        self.length = os.fstat(file.fileno()).st_size - start if length is None else length
+    length: int
+    _at: int
 
     def readable(self) -> bool:
         """It is."""
@@ -69,6 +68,14 @@ class Window(io.RawIOBase):
             raise OSError("a place before the start")
         self._at = place
         return place
+
+
+class Window(_Readable):
+    """A stretch of a file, as a file of its own."""
+
+    def __init__(self, file: io.FileIO, start: int = 0, length: int | None = None):
+        self._file, self._start, self._at = file, start, 0
+        self.length = os.fstat(file.fileno()).st_size - start if length is None else length
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         """Bytes from the place on."""
@@ -220,14 +227,14 @@ class _Sink:
         """Nothing is held back."""
 
 
-class Patchwork(io.RawIOBase):
+class Patchwork(_Readable):
     """A zip file of new bytes and of members of another one, which stay where they are: no copy in memory."""
 
     def __init__(self, archive: Archive):
         self._archive = archive
         self._begins: list[int] = []
         self._parts: list[tuple[int, bytes | int]] = []  # length, and the bytes or their place in the other file
-        self._length = self._at = 0
+        self.length = self._at = 0
         self._place: int | None = None
         self._zip = zipfile.ZipFile(_Sink(self), "w")  # type: ignore[call-overload]
 
@@ -246,9 +253,9 @@ class Patchwork(io.RawIOBase):
     def take(self, content: bytes) -> int:
         """Bytes for the end of the file; what lies in the other one is only remembered."""
         source, self._place = content if self._place is None else self._place, None
-        self._begins.append(self._length)
+        self._begins.append(self.length)
         self._parts.append((len(content), source))
-        self._length += len(content)
+        self.length += len(content)
         return len(content)
 
     def finish(self) -> None:
@@ -256,28 +263,11 @@ class Patchwork(io.RawIOBase):
         self._zip.close()
         self.seek(0)
 
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def tell(self) -> int:
-        """The place that is read next."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Go to another place."""
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._length}[whence]
-        return self._at
-
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         """Bytes from the place on, as many as there are."""
         view = memoryview(buffer).cast("B")
         done = 0
-        while done < len(view) and self._at < self._length:
+        while done < len(view) and self._at < self.length:
             count = self._read_part(view[done:])
             done += count
             self._at += count

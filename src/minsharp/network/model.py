@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel
 
 from ..errors import InputError
+from .inputs import describe
 from .modes import LOCK
 from .network import Network
 
@@ -143,8 +144,6 @@ def _refuse_tensor(name: str, tensor: Tensor, kind: str) -> None:
 
 def _expected(given: object) -> str:
     """What is wrong with something that is no module."""
-    from .reader import describe
-
     text = "expected a torch.nn.Module, or a Network from minsharp.read, got "
     if isinstance(given, _loaded("torch.export", "ExportedProgram")):
         return text + "an ExportedProgram: pass program.module()"
