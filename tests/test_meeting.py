@@ -50,3 +50,33 @@ def test_samples_that_stay_apart_are_read() -> None:
     x = torch.randn(4, 3, dtype=torch.float64)
     total = ms.hessian_trace(_Saturated(lambda h: 2 * h), (x, x), nn.MSELoss(reduction="sum")).total
     assert total == pytest.approx(2 * 4 * (2 * 3) ** 2 / 3)  # three outputs, each with derivative 2
+
+
+class _Rounded(torch.autograd.Function):
+    """Rounds, and lets gradients through as if it did not."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient
+
+
+class _Quantized(nn.Module):
+    """Running statistics, which autograd does not differentiate, before a backward pass of the user's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = _Rounded.apply(3 * self.layers(x))  # type: ignore[no-untyped-call]
+        return self.head(h)
+
+
+def test_a_backward_of_its_own_is_refused_behind_running_statistics() -> None:
+    with pytest.raises(ms.ReadError, match=r"derivative of _Quantized's outputs"):
+        ms.read(_Quantized().double(), torch.randn(4, 3, dtype=torch.float64))

@@ -29,7 +29,10 @@ class Outcome:
 LEGITIMATE = (
     ("uses no parameters|no parameter requires a gradient|weighs nothing", ""),
     ("fixes the batch size", r"len\(|take_along_dim|chain_matmul|multi_dot|kron"),  # torch.export reads a plain number
-    (r"\bu\d+\b|data-dependent", r"tensor\(\[(True|False)|kept\d+\]"),  # an index by a mask: how many, nobody can tell
+    (
+        r"\bu\d+\b|data-dependent|makes a size of the values",
+        r"tensor\(\[(True|False)|kept\d+\]",
+    ),  # an index by a mask: how many, nobody can tell
     ("fake tensor in the exported program", r"\.data\b"),
 )
 """Refusals that networks may meet: words of the message, words of the network."""

@@ -140,7 +140,7 @@ def _flush(code: int) -> int:
         return _closed_pipe()
     except OSError as error:
         _silence("stdout")
-        return complain(f"cannot write the output: {error.strerror}", code or FAILED)
+        return code or complain(f"cannot write the output: {error.strerror}", FAILED)  # said already, if not zero
     except ValueError:  # closed by the user's own code
         return code
     return code

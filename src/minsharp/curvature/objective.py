@@ -225,8 +225,8 @@ class Objective:
             if not pairs:  # no derivative leads to the outputs
                 return outputs.detach(), torch.zeros_like(outputs)
             rows, weights = zip(*pairs, strict=True)
-            (tangent,) = torch.autograd.grad(rows, u, weights)
-        return outputs.detach(), tangent
+            (tangent,) = torch.autograd.grad(rows, u, weights, allow_unused=True)
+        return outputs.detach(), torch.zeros_like(outputs) if tangent is None else tangent
 
     def output_form(self, outputs: Tensor, tangent: Tensor, batch: Batch) -> float:
         """||S^T (J v)||^2 of one batch, S S^T the Hessian of its terms at the outputs; a few columns at a time."""
