@@ -60,7 +60,7 @@ class _Rounded(torch.autograd.Function):
         return x.round()
 
     @staticmethod
-    def backward(ctx: object, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
         return gradient
 
 
