@@ -51,6 +51,13 @@ def chosen(name: str) -> list[Example]:
     return [examples[i * len(examples) // most] for i in range(most)] if len(examples) > most else examples
 
 
+def _quietly(example: Example, name: str, **options: Any) -> list[str]:
+    """The laws, without what torch thinks of unusual calls."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return check(example, name, **options)
+
+
 def violations(name: str, examples: list[Example], **options: Any) -> list[str]:
     """What is broken, with the example that shows it; an example has to run at its own sizes."""
     if not examples:
@@ -58,9 +65,7 @@ def violations(name: str, examples: list[Example], **options: Any) -> list[str]:
     found = []
     for i, example in enumerate(examples):
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what torch thinks of unusual calls
-                broken = check(example, name, **options)
+            broken = _quietly(example, name, **options)
         except UnfitError as error:
             broken = [f"does not run: {error}"]
         found += [f"{name} #{i} {example}: {what}" for what in broken]
@@ -96,7 +101,7 @@ def _drawn(name: str, data: st.DataObject, *, wide: bool) -> None:
     entry = data.draw(st.sampled_from(ENTRIES), label="entry")
     seed = data.draw(st.integers(0, 1000), label="seed")
     try:
-        found = check(example, name, sizes=sizes, entry=entry, seed=seed, wide=wide)
+        found = _quietly(example, name, sizes=sizes, entry=entry, seed=seed, wide=wide)
     except UnfitError:
         reject()
     assert not found, "\n".join([f"{name} {example}", *found])
