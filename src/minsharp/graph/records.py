@@ -196,6 +196,14 @@ class Graph:
         return self.of_kind("input")
 
 
+def with_double_types(bound: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments with float64 wherever they name another floating point type."""
+    return {
+        name: torch.float64 if isinstance(given, torch.dtype) and given.is_floating_point else given
+        for name, given in bound.items()
+    }
+
+
 def store(values: dict[str, Any], operation: Operation, result: Any) -> None:
     """Write an operation's result, or its several results, under their names."""
     if operation.many:

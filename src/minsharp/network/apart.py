@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ReadError
-from ..graph.records import DEVICE, Graph, Operation, Value, store
+from ..graph.records import DEVICE, Graph, Operation, Value, store, with_double_types
 from ..operations import dependence
 from .network import Network
 
@@ -66,19 +66,13 @@ class _Run:
 
     def _called(self, operation: Operation, known: Mapping[str, Any]) -> Any:
         bound = operation.bind(known)
-        if self.wide:
-            bound = {name: torch.float64 if _is_float(given) else given for name, given in bound.items()}
-        made = operation.call(bound)
+        made = operation.call(with_double_types(bound) if self.wide else bound)
         return [self._widened(t) for t in made] if operation.many else self._widened(made)
 
     def _widened(self, made: Any) -> Any:
         if self.wide and isinstance(made, Tensor) and made.dtype.is_floating_point:
             return made.double()
         return made
-
-
-def _is_float(given: Any) -> bool:
-    return isinstance(given, torch.dtype) and given.is_floating_point
 
 
 def moved(tensor: Any, seed: int) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..graph.records import DEVICE, Graph, Operation, Value, store
+from ..graph.records import DEVICE, Graph, Operation, Value, store, with_double_types
 from .rescalings import Symmetries
 from .walk import Walk
 
@@ -30,17 +30,6 @@ def _double(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     return value.detach().cpu().double() if value.dtype.is_floating_point else value.detach().cpu()
-
-
-def run_in_double(operation: Operation, values: State) -> Any:
-    """One operation with float64 wherever it asks for another floating point type."""
-    bound = operation.bind(values)
-    wide = {
-        name: torch.float64
-        for name, given in bound.items()
-        if isinstance(given, torch.dtype) and given.is_floating_point
-    }
-    return operation.call({**bound, **wide})
 
 
 class Trial:
@@ -95,7 +84,7 @@ class Trial:
                     if name not in before:
                         before[name], after[name] = self._held(name)
                 for values in (before, after):
-                    store(values, operation, run_in_double(operation, values))
+                    store(values, operation, operation.call(with_double_types(operation.bind(values))))
                 yield operation, before, after
                 for name in dead.get(operation, ()):
                     del before[name], after[name]
