@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import minsharp as ms
-from minsharp.measures.registry import MEASURES, chosen
+from minsharp.measures.catalogue import chosen
+from minsharp.measures.registry import MEASURES
 
 INVARIANT = {
     "minimum sharpness",

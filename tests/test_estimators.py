@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
-from minsharp.curvature import estimators
+from minsharp.reference import estimators
 
 from . import oracles
 from .zoo import BY_NAME

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import minsharp as ms
-from minsharp.curvature import estimators
-from minsharp.curvature.losses import as_loss
+from minsharp.losses import as_loss
+from minsharp.reference import estimators
 
 from . import oracles
 from .zoo import BY_NAME, Entry

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 import minsharp as ms
-from minsharp.curvature import estimators
-from minsharp.curvature.objective import Objective
 from minsharp.measures.pacgen import pacgen
 from minsharp.measures.rangamani import rangamani_flatness
 from minsharp.measures.relative_flatness import relative_flatness
 from minsharp.measures.sam import sam_sharpness
-from minsharp.network.model import counted, unwrapped
-from minsharp.network.reader import call_form
-from minsharp.network.usage import used_parameters
+from minsharp.reference import estimators
+from minsharp.reference.objective import Objective
+from minsharp.subject.inputs import call_form
+from minsharp.subject.model import counted, unwrapped
+from minsharp.subject.usage import used_parameters
 
 from .zoo import ZOO, Entry
 

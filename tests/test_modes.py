@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
-from minsharp.curvature import estimators
-from minsharp.network.modes import LOCK, eval_mode, plain_mode
+from minsharp.reference import estimators
+from minsharp.subject.modes import LOCK, eval_mode, plain_mode
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
 Y = torch.tensor([0, 1, 2, 0, 1, 2])

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
-from minsharp.curvature.estimators import tsuzuku_arxiv_diagonal
 from minsharp.measures.normalized import as_matrices
+from minsharp.reference.estimators import tsuzuku_arxiv_diagonal
 from minsharp.solve.balance import minimise_pairs, minimise_products
 
 from .test_zoo import network, rescaled

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
-from minsharp.curvature.estimators import baseline_diagonal
+from minsharp.reference.estimators import baseline_diagonal
 
 FOLDER = Path(os.environ.get("MINSHARP_MNIST", Path(__file__).parents[2] / "shared" / "mnist"))
 IMAGES = FOLDER / "train-images-idx3-ubyte.gz"

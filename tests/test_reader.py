@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import minsharp as ms
-from minsharp.curvature import estimators
+from minsharp.reference import estimators
 
 from .networks import D, Own, X, Y, oracle, plain
 

@@ -424,7 +424,7 @@ def test_fisher_rao_over_some_parameters() -> None:
 
 @pytest.mark.parametrize("name", ["mlp", "transformer", "lstm"])
 def test_both_ways_along_the_parameters_agree(name: str) -> None:
-    from minsharp.curvature.objective import Objective
+    from minsharp.reference.objective import Objective
 
     entry = BY_NAME[name]
     objective = Objective(entry.model(), entry.data())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
-from minsharp.curvature import estimators
+from minsharp.reference import estimators
 
 X = torch.randn(6, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.tensor([0, 1, 2, 0, 1, 2])

@@ -108,7 +108,7 @@ def test_single_precision(entry: Entry) -> None:
 
 def _uneven(data: Any) -> Iterator[Any]:
     """The same samples in batches of 1, 3 and 1."""
-    from minsharp.curvature.stream import batches
+    from minsharp.subject.batches import batches
 
     (whole,) = batches(data)
     for start, stop in ((0, 1), (1, 4), (4, 5)):

@@ -7,7 +7,6 @@ from .errors import InputError, LossError, MinsharpError, NonFiniteError, NotExa
 
 if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .curvature.hessian import hessian_diagonal, hessian_trace
-    from .curvature.results import Diagonal, Trace
     from .measures.compare import Comparison, compare
     from .measures.minimum import MinimumSharpness, flattest, minimum_sharpness
     from .measures.normalized import NormalizedSharpness, normalized_sharpness
@@ -22,10 +21,12 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .measures.score import Score
     from .measures.verify import Verification, verify
     from .network.fold import fold_batchnorm
-    from .network.reader import Network, read
+    from .network.network import Network
+    from .network.reader import read
     from .network.rescale import rescale
     from .network.symmetry import Symmetries, symmetries
     from .report.html import write_report
+    from .results.curvature import Diagonal, Trace
 
 __version__ = "0.1.0"
 
@@ -68,7 +69,7 @@ __all__ = [
 
 _LATER = {
     "curvature.hessian": ("hessian_diagonal", "hessian_trace"),
-    "curvature.results": ("Diagonal", "Trace"),
+    "results.curvature": ("Diagonal", "Trace"),
     "measures.compare": ("Comparison", "compare"),
     "measures.minimum": ("MinimumSharpness", "flattest", "minimum_sharpness"),
     "measures.normalized": ("NormalizedSharpness", "normalized_sharpness"),
@@ -83,7 +84,8 @@ _LATER = {
     "measures.score": ("Score",),
     "measures.verify": ("Verification", "verify"),
     "network.fold": ("fold_batchnorm",),
-    "network.reader": ("Network", "read"),
+    "network.network": ("Network",),
+    "network.reader": ("read",),
     "network.rescale": ("rescale",),
     "network.symmetry": ("Symmetries", "symmetries"),
     "report.html": ("write_report",),

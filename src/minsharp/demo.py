@@ -16,7 +16,8 @@ from .measures.compare import Comparison, compare
 from .measures.minimum import MinimumSharpness, minimum_sharpness
 from .measures.robustness import NoiseRobustness, noise_robustness
 from .measures.verify import Verification, verify
-from .network.reader import Network, read
+from .network.network import Network
+from .network.reader import read
 from .network.rescale import rescale
 from .network.symmetry import symmetries
 

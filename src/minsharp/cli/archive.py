@@ -20,8 +20,8 @@ from torch import nn
 
 from ..errors import InputError
 from ..files import reason_of
-from ..network.reader import mutates
-from ..network.reader import quiet_export as quiet_export
+from ..network.regions import mutates
+from ..subject.modes import quiet_export as quiet_export
 from .weights import BROKEN, check_fits, check_pickle, culprit, first_line
 from .zips import Archive, Member, Patchwork, RefusedError, Window
 

@@ -11,12 +11,13 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from ..curvature.estimators import hutchinson_trace
 from ..curvature.hessian import hessian_diagonal, hessian_trace
-from ..curvature.losses import as_loss
-from ..curvature.stream import Batch, batches
 from ..errors import InputError
-from ..network.reader import Network, read
+from ..losses import as_loss
+from ..network.network import Network
+from ..network.reader import read
+from ..reference.estimators import hutchinson_trace
+from ..subject.batches import Batch, batches
 from . import options
 from .output import command, console, note, number, print_json, table
 from .sources import Loaded, load_data, load_loss, load_model

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from .. import files
 from ..curvature.hessian import hessian_diagonal, hessian_trace
-from ..curvature.results import MATRICES
 from ..measures.minimum import MinimumSharpness, minimum_sharpness
 from ..measures.robustness import NoiseRobustness, noise_robustness
 from ..measures.verify import Verification, verify
 from ..network.rescale import rescale
+from ..results.curvature import MATRICES
 from ..text import printable
 from . import options
 from .output import FailureError, command, console, note, number, print_json, table

@@ -15,38 +15,22 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, NonFiniteError
-from ..frozen import Frozen
 from ..graph.records import DEVICE, store
-from ..network.reader import Network, first_non_finite, is_finite
+from ..losses import Loss
+from ..network.finite import first_non_finite, is_finite
+from ..network.network import Network
 from ..operations import row
+from ..results.sums import CurvatureSum
 from ..rules.contraction import Use, square_sum, squares_of_rows, wide, widest
 from ..rules.pullback import Pull, differentiating
-from .losses import Loss
+from ..subject.batches import Batch, chunks
 from .schedule import Site, Step, fast_schedule
-from .stream import Batch, chunks
 
 What = Literal["trace", "diagonal"]
 
 CPU_WORKING_SET = 64 << 20
 """Bytes per chunk on a CPU: past this the cotangents fall out of the cache."""
 ACCELERATOR_WORKING_SET = 1 << 30
-
-
-@dataclass(frozen=True, eq=False)
-class CurvatureSum(Frozen):
-    """Sums over samples, not yet divided: those of two halves of the data add up to that of the whole.
-
-    ``energy`` is the sum of the squared norms of the centred outputs, for ``curvature="jacobian"``.
-    """
-
-    sums: Mapping[str, Tensor]
-    weight: float
-    samples: int
-    energy: float = 0.0
-
-    def __add__(self, other: "CurvatureSum") -> "CurvatureSum":
-        sums = {name: value + other.sums[name].to(value.device) for name, value in self.sums.items()}
-        return CurvatureSum(sums, self.weight + other.weight, self.samples + other.samples, self.energy + other.energy)
 
 
 @dataclass

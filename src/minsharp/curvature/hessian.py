@@ -4,13 +4,16 @@ from torch import nn
 
 from ..errors import InputError, LossError, NotExactError
 from ..graph.records import Graph
-from ..network.model import Pattern, counted
-from ..network.reader import Network, plain_mode, read
+from ..losses import Centred, Criterion, as_loss
+from ..network.network import Network
+from ..network.reader import read
 from ..progress import bar
-from .engine import CurvatureSum, Engine, What
-from .losses import Centred, Criterion, as_loss
-from .results import MATRICES, Diagonal, Kind, Trace
-from .stream import Data, batches, count, first_of
+from ..results.curvature import MATRICES, Diagonal, Kind, Trace
+from ..results.sums import CurvatureSum
+from ..subject.batches import Data, batches, count, first_of
+from ..subject.model import Pattern, counted
+from ..subject.modes import plain_mode
+from .engine import Engine, What
 
 
 def hessian_trace(

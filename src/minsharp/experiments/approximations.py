@@ -10,10 +10,10 @@ from functools import partial
 
 import torch
 
-from ..curvature.estimators import tsuzuku_arxiv_diagonal, tsuzuku_icml_diagonal
 from ..curvature.hessian import hessian_diagonal
 from ..errors import InputError
 from ..network.reader import read
+from ..reference.estimators import tsuzuku_arxiv_diagonal, tsuzuku_icml_diagonal
 from .cells import Configuration, Experiment, Row, grid
 from .trace import MODELS, REPEATS, SAMPLES, SEEDS, check, draw, flat, timed
 

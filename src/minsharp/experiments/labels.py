@@ -10,8 +10,8 @@ import torch
 
 from ..data import TRAINING_IMAGES, Dataset, load, permute_labels
 from ..errors import InputError, MinsharpError
+from ..measures.catalogue import chosen as chosen_measures
 from ..measures.compare import compare
-from ..measures.registry import chosen as chosen_measures
 from ..models import build
 from ..network.reader import read
 from .cells import TIMING, Configuration, Experiment, Row, grid

@@ -9,13 +9,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..curvature.estimators import baseline_diagonal
 from ..curvature.hessian import hessian_diagonal, hessian_trace
-from ..curvature.results import Diagonal
 from ..data import NAMES, TRAINING_IMAGES, Dataset, load
 from ..errors import InputError
 from ..models import build
 from ..network.reader import read
+from ..reference.estimators import baseline_diagonal
+from ..results.curvature import Diagonal
 from .cells import Configuration, Experiment, Row, grid
 
 MODELS = ("SmallMLP", "SmallCNN")

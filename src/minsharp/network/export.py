@@ -10,8 +10,8 @@ from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
 from ..errors import ReadError
-from .inputs import picked
-from .modes import quiet_export
+from ..subject.inputs import picked
+from ..subject.modes import quiet_export
 from .regions import inline_regions, is_region, mutates
 
 _SIZES = (*range(2, 66), 100, 127, 128, 256, 1000, 1023, 1024, 4096, 10_007)

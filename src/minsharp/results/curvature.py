@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..frozen import Frozen, FrozenDict
 from ..graph.records import Graph
 from ..text import printable
-from .engine import CurvatureSum
+from .sums import CurvatureSum
 
 Kind = Literal["hessian", "ggn", "jacobian"]
 MATRICES: Mapping[Kind, str] = {"hessian": "Hessian", "ggn": "Gauss-Newton", "jacobian": "Jacobian"}

@@ -15,14 +15,14 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import InputError, LossError, MinsharpError, NonFiniteError
-from ..network.model import Pattern, counted, unwrapped
-from ..network.modes import LOCK, eval_mode, plain_mode, random_state_kept, without_fast_path
-from ..network.reader import Network, call_form, describe, picked
-from ..network.usage import used_parameters
-from .engine import CurvatureSum
-from .losses import Criterion, Loss, as_loss
-from .results import Diagonal
-from .stream import Batch, Data, batches, first_of
+from ..losses import Criterion, Loss, as_loss
+from ..results.curvature import Diagonal
+from ..results.sums import CurvatureSum
+from ..subject.batches import Batch, Data, batches, first_of
+from ..subject.inputs import call_form, describe, picked
+from ..subject.model import Model, Pattern, ReadModel, counted, unwrapped
+from ..subject.modes import LOCK, eval_mode, plain_mode, random_state_kept, without_fast_path
+from ..subject.usage import used_parameters
 
 Parameters = dict[str, Tensor]
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Objective:
     @plain_mode()
     def __init__(
         self,
-        model: nn.Module | Network,
+        model: Model,
         data: Data,
         criterion: Criterion | None = None,
         pattern: Pattern = None,
@@ -60,7 +60,7 @@ class Objective:
         with LOCK:
             self.device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
         first, stream = first_of(batches(data))
-        used = model.parameters if isinstance(model, Network) else self._used(first)
+        used = model.parameters if isinstance(model, ReadModel) else self._used(first)
         self.names = counted(used, pattern)
         self.parameters: Parameters = {name: used[name].detach().clone() for name in self.names}
         self.batches = [part.to(self.device) for batch in stream for part in _parts(batch)]

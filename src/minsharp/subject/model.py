@@ -6,6 +6,7 @@ Wrappers that only run another module are taken off, and what cannot be measured
 import copy
 import sys
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -18,13 +19,26 @@ from torch.optim.swa_utils import AveragedModel
 from ..errors import InputError
 from .inputs import describe
 from .modes import LOCK
-from .network import Network
 
 Pattern = str | Sequence[str] | None
 
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, AveragedModel)
 _SHARDS = "FullyShardedDataParallel"
 _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized")
+
+
+class ReadModel(ABC):
+    """A model that has been read, and can be passed wherever a model goes: `Network` is one."""
+
+    module: nn.Module
+
+    @property
+    @abstractmethod
+    def parameters(self) -> Mapping[str, Tensor]:
+        """The parameters that forward uses, by name, in the model's order."""
+
+
+Model = nn.Module | ReadModel
 
 
 def unwrapped(model: object) -> nn.Module:
@@ -35,7 +49,7 @@ def unwrapped(model: object) -> nn.Module:
     >>> unwrapped(nn.DataParallel(inner)) is inner
     True
     """
-    if isinstance(model, Network):
+    if isinstance(model, ReadModel):
         return model.module
     module = model
     while isinstance(module, nn.Module):

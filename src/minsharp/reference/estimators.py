@@ -9,26 +9,26 @@ from math import sqrt
 from statistics import fmean, stdev
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import InputError
-from ..network.model import Pattern
-from ..network.modes import plain_mode
-from ..network.reader import Network
-from .losses import Criterion
+from ..losses import Criterion
+from ..results.curvature import Diagonal
+from ..subject.batches import Data
+from ..subject.model import Model, Pattern
+from ..subject.modes import plain_mode
 from .objective import Objective
-from .results import Diagonal
-from .stream import Data
 
 
 @plain_mode()
 def baseline_diagonal(
-    model: nn.Module | Network, data: Data, loss: Criterion | None = None, *, parameters: Pattern = None
+    model: Model, data: Data, loss: Criterion | None = None, *, parameters: Pattern = None
 ) -> Diagonal:
     """DIAG[H] by double backpropagation, one entry of one parameter at a time: the paper's baseline.
 
     Exact for every network, at one backward pass through the gradient per entry.
 
+    >>> from torch import nn
     >>> model = nn.Linear(2, 2, bias=False)
     >>> _ = nn.init.zeros_(model.weight)
     >>> baseline_diagonal(model, (torch.tensor([[2.0, 1.0]]), torch.tensor([0]))).by_parameter["weight"]
@@ -67,7 +67,7 @@ class Estimate:
 
 @plain_mode()
 def hutchinson_trace(
-    model: nn.Module | Network,
+    model: Model,
     data: Data,
     loss: Criterion | None = None,
     *,
@@ -122,7 +122,7 @@ def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
 
 @plain_mode()
 def tsuzuku_arxiv_diagonal(
-    model: nn.Module | Network,
+    model: Model,
     data: Data,
     loss: Criterion | None = None,
     *,
@@ -146,7 +146,7 @@ def tsuzuku_arxiv_diagonal(
 
 @plain_mode()
 def tsuzuku_icml_diagonal(
-    model: nn.Module | Network,
+    model: Model,
     data: Data,
     loss: Criterion | None = None,
     *,

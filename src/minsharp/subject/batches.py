@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..errors import InputError
-from ..network.reader import Inputs, describe, tensors_of
+from .inputs import Inputs, describe, tensors_of
 
 Data = Tensor | tuple[Any, Any] | Mapping[str, Any] | Iterable[Any]
 
