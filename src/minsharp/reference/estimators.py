@@ -77,6 +77,7 @@ def hutchinson_trace(
 ) -> Estimate:
     """Tr[H] as the mean of v^T H v over random signs v, by Hessian-vector products.
 
+    >>> from torch import nn
     >>> model = nn.Linear(2, 2, bias=False)
     >>> _ = nn.init.zeros_(model.weight)
     >>> estimate = hutchinson_trace(model, (torch.tensor([[2.0, 1.0]]), torch.tensor([0])), probes=2000)
