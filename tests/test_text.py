@@ -62,7 +62,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "pinned": lambda: ms.minimum_sharpness(evil_model(nn.Linear(6, 3), nn.GELU()), X, curvature="ggn"),
     "symmetries": lambda: ms.symmetries(evil_model(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 3)), X),
     "network": lambda: ms.read(type(EVIL.replace("\ud800", ""), (nn.Linear,), {})(6, 3).double(), X),
-    "normalized": lambda: ms.normalized_sharpness(linear(), X),
+    "normalized": lambda: ms.measures.normalized_sharpness(linear(), X),
     "relative minimum": lambda: ms.relative_minimum_sharpness(linear(), X),
     "relative sensitivity": lambda: ms.relative_sensitivity(linear(), X),
     "comparison": lambda: Comparison((Row(EVIL, None, None, 0.0, None, "none", EVIL),), 3, 0, "layer"),

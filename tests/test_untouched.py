@@ -187,7 +187,7 @@ class _Keeping(nn.Module):
         return self.hidden.relu()
 
 
-@pytest.mark.parametrize("measure", [ms.hessian_trace, ms.normalized_sharpness, ms.noise_robustness])
+@pytest.mark.parametrize("measure", [ms.hessian_trace, ms.measures.normalized_sharpness, ms.noise_robustness])
 def test_what_forward_keeps_in_the_model_stays(measure: Any) -> None:
     model, x = _Keeping(), torch.randn(4, 3)
     model(x)

@@ -43,11 +43,11 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def table() -> ms.Comparison:
+def table() -> ms.measures.Comparison:
     return ms.compare(network(), data(), rescalings=3)
 
 
-def test_every_measure_has_a_row(table: ms.Comparison) -> None:
+def test_every_measure_has_a_row(table: ms.measures.Comparison) -> None:
     names = [row.name for row in table.rows]
     assert set(names) == INVARIANT | FOOLED
     assert names == [m.name for m in chosen(None)]
@@ -56,7 +56,7 @@ def test_every_measure_has_a_row(table: ms.Comparison) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(INVARIANT))
-def test_invariant_measures_do_not_drift(table: ms.Comparison, name: str) -> None:
+def test_invariant_measures_do_not_drift(table: ms.measures.Comparison, name: str) -> None:
     drift = table[name].drift
     assert drift is not None
     assert drift < 1e-9
@@ -64,7 +64,7 @@ def test_invariant_measures_do_not_drift(table: ms.Comparison, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", sorted(FOOLED))
-def test_the_others_are_fooled(table: ms.Comparison, name: str) -> None:
+def test_the_others_are_fooled(table: ms.measures.Comparison, name: str) -> None:
     drift = table[name].drift
     assert drift is not None
     assert drift > 0.5
@@ -78,18 +78,20 @@ def test_per_neuron() -> None:
         assert (row.drift < 1e-9) == (row.invariance == "neuron"), row
 
 
-def test_values_are_those_of_the_functions(table: ms.Comparison) -> None:
+def test_values_are_those_of_the_functions(table: ms.measures.Comparison) -> None:
     model, pair = network(), data()
     assert table["trace"].value == pytest.approx(ms.hessian_trace(model, pair).total, rel=1e-5)
     assert table["minimum sharpness"].value == pytest.approx(ms.minimum_sharpness(model, pair).value, rel=1e-5)
-    assert table["normalized sharpness"].value == pytest.approx(ms.normalized_sharpness(model, pair).value, rel=1e-5)
+    assert table["normalized sharpness"].value == pytest.approx(
+        ms.measures.normalized_sharpness(model, pair).value, rel=1e-5
+    )
     assert table["relative sensitivity"].value == pytest.approx(ms.relative_sensitivity(model, pair).value, rel=1e-5)
     loss = nn.functional.cross_entropy(model(pair[0]), pair[1])
     assert table["training loss"].value == pytest.approx(loss.item(), rel=1e-5)
     assert table["SAM (average)"].standard_error is not None
 
 
-def test_it_prints_and_goes_out(table: ms.Comparison) -> None:
+def test_it_prints_and_goes_out(table: ms.measures.Comparison) -> None:
     assert json.loads(json.dumps(table.to_dict()))["rows"][1]["name"] == "trace"
     rows = list(csv.DictReader(io.StringIO(table.to_csv())))
     assert float(rows[1]["value"]) == table["trace"].value

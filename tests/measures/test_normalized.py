@@ -59,7 +59,7 @@ def independent(H: Array, W: Array, form: str) -> float:
 def test_equals_an_independent_minimiser(entry: Entry, form: Any) -> None:
     net = network(entry)
     diagonal = ms.hessian_diagonal(net, entry.data(), curvature="ggn")
-    result = ms.normalized_sharpness(net, diagonal, objective=form)
+    result = ms.measures.normalized_sharpness(net, diagonal, objective=form)
     held = dict(net.module.named_parameters())
     total = 0.0
     for name, H in diagonal.by_parameter.items():
@@ -79,9 +79,9 @@ def test_equals_an_independent_minimiser(entry: Entry, form: Any) -> None:
 def test_no_rescaling_moves_it(entry: Entry, form: Any, scope: Any) -> None:
     net = network(entry)
     data = entry.data()
-    before = ms.normalized_sharpness(net, data, objective=form, curvature="ggn")
+    before = ms.measures.normalized_sharpness(net, data, objective=form, curvature="ggn")
     scales = ms.symmetries(net, data[0], scope).random(3, 100.0)
-    after = ms.normalized_sharpness(rescaled(net, scales), data, objective=form, curvature="ggn")
+    after = ms.measures.normalized_sharpness(rescaled(net, scales), data, objective=form, curvature="ggn")
     assert after.value == pytest.approx(before.value, rel=1e-8)
 
 
@@ -182,20 +182,20 @@ def test_approximations_of_the_diagonal() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)).double()
     data = (torch.randn(40, 5).double(), torch.randint(3, (40,)))
-    exact = ms.normalized_sharpness(model, data)
+    exact = ms.measures.normalized_sharpness(model, data)
     for kind in FORMS:
-        approximate = ms.normalized_sharpness(model, data, diagonal=kind)
+        approximate = ms.measures.normalized_sharpness(model, data, diagonal=kind)
         assert approximate.value == pytest.approx(exact.value, rel=0.5)
         assert approximate.value != exact.value
-    given = ms.normalized_sharpness(ms.read(model, data[0]), tsuzuku_arxiv_diagonal(model, data))
-    assert given.value == ms.normalized_sharpness(model, data, diagonal="arxiv").value
+    given = ms.measures.normalized_sharpness(ms.read(model, data[0]), tsuzuku_arxiv_diagonal(model, data))
+    assert given.value == ms.measures.normalized_sharpness(model, data, diagonal="arxiv").value
 
 
 def test_dead_layers_have_none() -> None:
     first = nn.Linear(3, 4)
     nn.init.constant_(first.bias, -100.0)
     model = nn.Sequential(first, nn.ReLU(), nn.Linear(4, 2))
-    result = ms.normalized_sharpness(model, torch.rand(5, 3))
+    result = ms.measures.normalized_sharpness(model, torch.rand(5, 3))
     assert result.by_layer == {"0.weight": 0.0, "2.weight": 0.0}
     assert result.status.startswith("zero")
 
@@ -203,10 +203,10 @@ def test_dead_layers_have_none() -> None:
 def test_bad_input() -> None:
     model, x = nn.Linear(3, 2), torch.randn(4, 3)
     with pytest.raises(ms.InputError, match="objective='ICML': expected 'arxiv' or 'icml'"):
-        ms.normalized_sharpness(model, x, objective="ICML")  # type: ignore[arg-type]
+        ms.measures.normalized_sharpness(model, x, objective="ICML")  # type: ignore[arg-type]
     with pytest.raises(ms.InputError, match="diagonal='rough': expected 'exact', 'arxiv' or 'icml'"):
-        ms.normalized_sharpness(model, x, diagonal="rough")  # type: ignore[arg-type]
+        ms.measures.normalized_sharpness(model, x, diagonal="rough")  # type: ignore[arg-type]
     with pytest.raises(ms.LossError, match="needs targets"):
-        ms.normalized_sharpness(model, x, diagonal="arxiv")
+        ms.measures.normalized_sharpness(model, x, diagonal="arxiv")
     with pytest.raises(ms.InputError, match="not of this network"):
-        ms.normalized_sharpness(ms.read(nn.Sequential(model), x), ms.hessian_diagonal(model, x))
+        ms.measures.normalized_sharpness(ms.read(nn.Sequential(model), x), ms.hessian_diagonal(model, x))

@@ -52,7 +52,7 @@ class Broken(ms.Symmetries):
         return {**right, self.parameter: right[self.parameter] + log(self.factor)}
 
 
-def broken(result: ms.MinimumSharpness, parameter: str, factor: float) -> ms.MinimumSharpness:
+def broken(result: ms.measures.MinimumSharpness, parameter: str, factor: float) -> ms.measures.MinimumSharpness:
     held = {field.name: getattr(result.symmetries, field.name) for field in dataclasses.fields(result.symmetries)}
     return dataclasses.replace(result, symmetries=Broken(**held, parameter=parameter, factor=factor))
 
@@ -176,7 +176,7 @@ def test_an_overflow_of_the_network_returned_is_found() -> None:
     assert "in float16, its outputs move no further than by rounding" in failed
 
 
-def lies(result: ms.MinimumSharpness) -> dict[str, ms.MinimumSharpness]:
+def lies(result: ms.measures.MinimumSharpness) -> dict[str, ms.measures.MinimumSharpness]:
     return {
         "the rescaled network": dataclasses.replace(result, z=result.z + 1, symmetries=_wrong(result.symmetries)),
         "its trace": dataclasses.replace(result, by_parameter={n: 2 * v for n, v in result.by_parameter.items()}),

@@ -86,7 +86,7 @@ def every_result(model: nn.Module) -> dict[str, Any]:
         minimum.symmetries,
         ms.relative_minimum_sharpness(model, X),
         ms.relative_sensitivity(model, X),
-        ms.normalized_sharpness(model, X, curvature="ggn"),
+        ms.measures.normalized_sharpness(model, X, curvature="ggn"),
         ms.noise_robustness(model, X, trials=2),
         ms.compare(model, X, curvature="ggn"),
         ms.verify(model, X, minimum),

@@ -242,7 +242,7 @@ CALLS: dict[str, Callable[[Any], float]] = {
     "minimum": lambda m: number(ms.minimum_sharpness(m, X, scope="neuron")),
     "relative minimum": lambda m: number(ms.relative_minimum_sharpness(m, X)),
     "sensitivity": lambda m: number(ms.relative_sensitivity(m, X)),
-    "normalized": lambda m: number(ms.normalized_sharpness(m, X)),
+    "normalized": lambda m: number(ms.measures.normalized_sharpness(m, X)),
     "symmetries": lambda m: number(ms.symmetries(m, X)),
     "noise": lambda m: ms.noise_robustness(m, DATA, sigmas=[0.3], trials=2).levels[0].agreement.mean,
     "baseline": lambda m: number(estimators.baseline_diagonal(m, DATA)),
