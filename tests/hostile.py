@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from minsharp.data.idx import FILES, IMAGES, LABELS, file_name
-from minsharp.experiments.cells import write_csv
+from minsharp.experiments.store import write_csv
 
 Recipe = Callable[["Bench"], list[object]]
 RECIPES: dict[str, Recipe] = {}
