@@ -14,12 +14,12 @@ from torch import nn
 
 import minsharp as ms
 from minsharp.errors import InputError
-from minsharp.experiments.cells import write_csv
+from minsharp.experiments.store import write_csv
+from minsharp.experiments.tables import Table
 from minsharp.measures.compare import Comparison, Row
 from minsharp.measures.score import Score
 from minsharp.measures.verify import Check, Verification
 from minsharp.report.markup import el
-from minsharp.report.tables import Table
 from minsharp.text import csv_cell, printable, printable_lines
 
 EVIL = "evil\x1b[31m\r\x07\x9b2J\u202e\u2066\u200b\u2028\ud800|<b>"

@@ -19,7 +19,7 @@ import torch
 from minsharp import files
 from minsharp.cli import TRACEBACK, run
 from minsharp.errors import InputError
-from minsharp.experiments.cells import write_csv
+from minsharp.experiments.store import write_csv
 from tests.support.hostile import FACTORY, Bench, code, label_rows, run_folder
 from tests.support.processes import hears_interrupts
 

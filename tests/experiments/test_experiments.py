@@ -18,14 +18,26 @@ import torch
 from minsharp.cli import run as cli
 from minsharp.data import load, permute_labels
 from minsharp.errors import InputError
-from minsharp.experiments import approximations, cells, labels, statistics, trace
-from minsharp.experiments.cells import Configuration, Experiment, Row
+from minsharp.experiments import (
+    Columns,
+    Experiment,
+    Plan,
+    Section,
+    approximations,
+    grid,
+    labels,
+    read_results,
+    run,
+    statistics,
+    store,
+    trace,
+)
+from minsharp.experiments.plan import TIMING, Configuration, Row
 from minsharp.experiments.statistics import correlate
 from minsharp.experiments.training import Recipe, evaluate, train_epochs, train_to_loss
 from minsharp.models import build
-from minsharp.report.experiments import label_correlations, tables, write_outputs
-from minsharp.report.reproduction import page, read_results
-from minsharp.report.rows import kind
+from minsharp.report.outputs import write_outputs
+from minsharp.report.reproduction import page
 from tests.support.processes import hears_interrupts
 
 TINY = ["--preset", "digits", "--models", "MLP", "--train", "60", "--epochs", "300", "--ratios", "0,0.5,1"]
@@ -34,7 +46,7 @@ TINY = ["--preset", "digits", "--models", "MLP", "--train", "60", "--epochs", "3
 def without_times(path: Path) -> list[list[str]]:
     with path.open(newline="") as file:
         head, *rows = list(csv.reader(file))
-    keep = [i for i, name in enumerate(head) if not name.endswith(cells.TIMING)]
+    keep = [i for i, name in enumerate(head) if not name.endswith(TIMING)]
     assert len(keep) < len(head)
     return [[row[i] for i in keep] for row in (head, *rows)]
 
@@ -193,39 +205,42 @@ def square(configuration: Configuration, data_dir: str | None) -> list[Row]:
     return [{"n": n, "square": n * n * configuration["factor"], "threads": torch.get_num_threads(), "seconds": 0.1}]
 
 
-def squares(numbers: list[int], **shared: int) -> Experiment:
-    return Experiment("squares", square, {"factor": 1, **shared}, cells.grid(n=numbers))
+def squares(numbers: list[int], **shared: int) -> Plan:
+    return Plan({"factor": 1, **shared}, grid(n=numbers))
+
+
+SQUARES = Experiment("squares", square, squares, Columns(("n",), ("square",)), lambda results: [], Section("Squares"))
 
 
 def test_cells_are_kept_and_not_run_twice(tmp_path: Path) -> None:
     calls, out = tmp_path / "calls", tmp_path / "out"
     calls.mkdir()
-    rows = cells.run(squares([3, 1, 10]), out, workers=2, data_dir=str(calls))
+    rows = run(SQUARES, squares([3, 1, 10]), out, workers=2, data_dir=str(calls))
     assert [(row["n"], row["square"]) for row in rows] == [(1, 1), (3, 9), (10, 100)]
     assert {row["threads"] for row in rows} == {1}
     table = (out / "results.csv").read_text()
     (out / "cells" / "n-3.json").write_text('{"cell": {"n": 3}, "ro')  # what a dying disk may leave
-    cells.run(squares([1, 3, 10]), out, workers=1, data_dir=str(calls))
+    run(SQUARES, squares([1, 3, 10]), out, workers=1, data_dir=str(calls))
     assert (out / "results.csv").read_text() == table
     assert sorted(path.name.split("-")[0] for path in calls.iterdir()) == ["1", "10", "3", "3"]
     with pytest.raises(InputError, match=r"(?s)other settings:.*factor: 1 in the folder, 2 asked for.*--force"):
-        cells.run(squares([1], factor=2), out)
+        run(SQUARES, squares([1], factor=2), out)
     assert (out / "results.csv").read_text() == table
-    rows = cells.run(squares([1], factor=2), out, workers=1, force=True)
+    rows = run(SQUARES, squares([1], factor=2), out, workers=1, force=True)
     assert [(row["n"], row["square"]) for row in rows] == [(1, 2)]
 
 
 def test_an_error_in_a_cell_keeps_the_others(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot square 2"):
-        cells.run(squares([1, 2], stumble=2), tmp_path, workers=1)
-    assert cells.read_cell(tmp_path / "cells" / "n-1.json") is not None
+        run(SQUARES, squares([1, 2], stumble=2), tmp_path, workers=1)
+    assert store.read_cell(tmp_path / "cells" / "n-1.json") is not None
     assert not (tmp_path / "results.csv").exists()
 
 
 def test_tables_go_to_csv_and_back(tmp_path: Path) -> None:
     rows: list[Row] = [{"a": 1, "b": 0.1 + 0.2, "c": "text, more", "d": True}, {"a": 2, "b": float("inf"), "e": None}]
-    cells.write_csv(tmp_path / "t.csv", rows)
-    first, second = cells.read_csv(tmp_path / "t.csv")
+    store.write_csv(tmp_path / "t.csv", rows)
+    first, second = store.read_csv(tmp_path / "t.csv")
     assert first | {"e": None} == rows[0] | {"e": None}
     assert np.isnan([second["b"], second["c"], second["d"], second["e"]]).all()
 
@@ -308,8 +323,8 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Label noise at equal loss with all default measures."""
     out = tmp_path_factory.mktemp("measured")
-    experiment = labels.experiment("digits", "loss", models=["MLP"], ratios=[0.0, 0.4, 1.0], seeds=[0], train=60)
-    cells.run(experiment, out, workers=2)
+    plan = labels.plan("digits", "loss", models=["MLP"], ratios=[0.0, 0.4, 1.0], seeds=[0], train=60)
+    run(labels.LABELS, plan, out, workers=2)
     write_outputs(out)
     return out
 
@@ -322,7 +337,7 @@ def test_other_settings_are_refused(uninterrupted: Path, capsys: pytest.CaptureF
 
 
 def test_every_network_reaches_the_loss_and_every_measure_has_a_value(measured: Path) -> None:
-    rows = cells.read_csv(measured / "results.csv")
+    rows = store.read_csv(measured / "results.csv")
     assert [row["ratio"] for row in rows] == [0.0, 0.4, 1.0]
     for row in rows:
         assert row["training loss"] == pytest.approx(0.01, rel=1e-2)
@@ -348,8 +363,9 @@ def test_everything_comes_again_from_the_csv(measured: Path, tmp_path: Path) -> 
 
 
 def test_the_ranking_is_that_of_the_table(measured: Path) -> None:
-    rows = cells.read_csv(measured / "results.csv")
-    found = {c.measure: c.kendall.value for c in label_correlations(rows)}
+    results = read_results(measured)
+    rows = results.rows
+    found = {c.measure: c.kendall.value for c in results.analysis.correlations}
     gap = [row["gap"] for row in rows]
     for name, tau in found.items():
         assert tau == pytest.approx(scipy.stats.kendalltau([row[name] for row in rows], gap).statistic), name
@@ -359,11 +375,11 @@ def test_the_ranking_is_that_of_the_table(measured: Path) -> None:
 
 def test_the_page(measured: Path, tmp_path: Path) -> None:
     results = read_results(measured)
-    assert results.command == (
+    assert labels.LABELS.section.command(results) == (
         "minsharp reproduce labels --preset digits --protocol loss --models MLP --ratios 0,0.4,1 --seeds 1 --train 60"
     )
     text = page([results], tmp_path)
-    for table in tables(results.rows):
+    for table in results.tables:
         assert table.markdown() in text
     assert "digits, equal loss, MLP: relative sensitivity has tau" in text
     assert "3 reached the training loss 0.01 and are compared" in text
@@ -405,7 +421,7 @@ def test_what_is_refused(
 @pytest.fixture(scope="session")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("traces")
-    cells.run(trace.experiment("digits", samples=[10], seeds=[0, 1]), out, workers=1)
+    run(trace.TRACE, trace.plan("digits", samples=[10], seeds=[0, 1]), out, workers=1)
     write_outputs(out)
     return out
 
@@ -417,32 +433,32 @@ def agree(rows: list[Row]) -> None:
 
 
 def test_traces(traces: Path) -> None:
-    rows = cells.read_csv(traces / "results.csv")
+    rows = store.read_csv(traces / "results.csv")
     assert [(row["model"], row["seed"]) for row in rows] == [(m, s) for m in ("SmallCNN", "SmallMLP") for s in (0, 1)]
     agree(rows)
     assert {"traces.png", "times.svg", "summary.json"} <= {path.name for path in traces.iterdir()}
-    (table,) = tables(rows)
+    (table,) = read_results(traces).tables
     assert table.rows[1][:3] == ("SmallMLP", "10", "2")
     assert table.rows[1][-1] == "617"  # 11.11 s / 0.018 s
 
 
 @pytest.mark.slow
 def test_all_traces_on_digits(tmp_path: Path) -> None:
-    rows = cells.run(trace.experiment("digits"), tmp_path, workers=1)
+    rows = run(trace.TRACE, trace.plan("digits"), tmp_path, workers=1)
     assert len(rows) == 60
     agree(rows)
 
 
 def test_approximations(tmp_path: Path) -> None:
-    experiment = approximations.experiment("digits", models=["SmallMLP"], samples=[10], seeds=[0], probes=[1, 64])
-    rows = cells.run(experiment, tmp_path, workers=1)
-    assert kind(rows) == "approximations"
+    plan = approximations.plan("digits", models=["SmallMLP"], samples=[10], seeds=[0], probes=[1, 64])
+    rows = run(approximations.APPROXIMATIONS, plan, tmp_path, workers=1)
+    assert read_results(tmp_path).experiment is approximations.APPROXIMATIONS
     errors = {(row["method"], row["probes"]): row["relative error"] for row in rows}
     assert errors[approximations.EXACT, 0] < 1e-5
     assert errors["Tsuzuku et al., arXiv", 64] < 0.5 * errors["Tsuzuku et al., arXiv", 1]
     assert {path.name for path in write_outputs(tmp_path)} == {
         *("summary.json", "approximations.png", "approximations.svg"),
     }
-    assert read_results(tmp_path).command == (
+    assert approximations.APPROXIMATIONS.section.command(read_results(tmp_path)) == (
         "minsharp reproduce approximations --data digits --models SmallMLP --samples 10 --seeds 1 --probes 1,64"
     )

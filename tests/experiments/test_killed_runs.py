@@ -15,9 +15,10 @@ import pytest
 
 from minsharp.cli import run as cli
 from minsharp.errors import InputError
-from minsharp.experiments import cells
+from minsharp.experiments import run, store
+from minsharp.experiments.plan import TIMING
 from minsharp.files import LOCK, held, write_text
-from tests.experiments.test_experiments import alive, squares
+from tests.experiments.test_experiments import SQUARES, alive, squares
 from tests.support.processes import hears_interrupts
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for workers in /proc")
@@ -51,7 +52,7 @@ def waits(process: Process, what: Callable[[], bool]) -> None:
 def untimed(path: Path) -> bytes:
     """The table without its timing columns, byte for byte."""
     head, *rows = list(csv.reader(io.StringIO(path.read_bytes().decode(), newline="")))
-    keep = [i for i, name in enumerate(head) if not name.endswith(cells.TIMING)]
+    keep = [i for i, name in enumerate(head) if not name.endswith(TIMING)]
     assert len(keep) < len(head)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([[row[i] for i in keep] for row in (head, *rows)])
@@ -177,7 +178,7 @@ def test_a_folder_belongs_to_one_run(
         assert "--out" in err
     assert sorted(tmp_path.iterdir()) == before
     with pytest.raises(InputError, match=f"process {holder.pid}"):
-        cells.run(squares([1]), tmp_path)
+        run(SQUARES, squares([1]), tmp_path)
 
 
 def test_the_lock_of_a_killed_run_holds_nobody_up(holder: Process, tmp_path: Path) -> None:
@@ -230,7 +231,7 @@ DAMAGED: dict[str, bytes] = {
 @pytest.fixture(scope="module")
 def squared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("squares") / "out"
-    cells.run(squares([1, 3, 10]), out, workers=1)
+    run(SQUARES, squares([1, 3, 10]), out, workers=1)
     return out
 
 
@@ -240,8 +241,8 @@ def test_damaged_cells_do_not_count(name: str, squared: Path) -> None:
     sound = cell.read_bytes()
     try:
         cell.write_bytes(DAMAGED[name])
-        assert cells.read_cell(cell) is None
-        assert [row["n"] for row in cells.finished(squared / "cells")] == [1, 10]
+        assert store.read_cell(cell) is None
+        assert [row["n"] for row in store.finished(squared / "cells")] == [1, 10]
     finally:
         cell.write_bytes(sound)
 
@@ -251,17 +252,17 @@ def test_damaged_cells_are_run_again(squared: Path, tmp_path: Path) -> None:
     (squared / "cells" / "n-3.json").write_bytes(DAMAGED["another cell"])
     (squared / "cells" / ".n-1.json.x.draft").write_bytes(b"half")
     (squared / "cells" / "stranger.json").write_text(json.dumps({"cell": {"n": "a"}, "rows": [{"n": "a"}]}))
-    cells.run(squares([1, 3, 10]), squared, workers=1)
+    run(SQUARES, squares([1, 3, 10]), squared, workers=1)
     assert (squared / "results.csv").read_bytes() == table
     assert not [p for p in squared.rglob("*") if p.name.startswith(".")]
 
 
 def test_force_leaves_no_results_of_other_settings(tmp_path: Path) -> None:
     """Killed at once after --force, a folder does not hold a table that its settings did not make."""
-    cells.run(squares([1]), tmp_path, workers=1)
+    run(SQUARES, squares([1]), tmp_path, workers=1)
     for name in ("summary.json", "a.png", "a.svg"):
         write_text(tmp_path / name, "old")
     with pytest.raises(InputError, match="cannot square 2"):
-        cells.run(squares([2], factor=3, stumble=2), tmp_path, workers=1, force=True)
+        run(SQUARES, squares([2], factor=3, stumble=2), tmp_path, workers=1, force=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cells", "settings.json"]
     assert not list((tmp_path / "cells").iterdir())

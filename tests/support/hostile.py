@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from minsharp.data.idx import FILES, IMAGES, LABELS, file_name
-from minsharp.experiments.cells import write_csv
+from minsharp.experiments.store import write_csv
 
 Recipe = Callable[["Bench"], list[object]]
 RECIPES: dict[str, Recipe] = {}
@@ -33,7 +33,7 @@ BOMBS: set[str] = set()
 DEFUSED = "announce|overlap|directory|compressed|makes a|more than|too long|another name|at most|not belong|bytes, its"
 """What is said of them: the reason is what they are, not that they do not fit."""
 MIB = 1 << 20
-FACTORY = "tests.hostile:factory"
+FACTORY = "tests.support.hostile:factory"
 WEIGHTS = "data/weights/model_weights_config.json"
 
 

@@ -18,12 +18,7 @@ from .normalized import NormalizedSharpness, normalized_sharpness
 from .pacgen import pacgen
 from .rangamani import rangamani_flatness
 from .registry import measure
-from .relative import (
-    RelativeMinimumSharpness,
-    RelativeSensitivity,
-    relative_minimum_sharpness,
-    relative_sensitivity,
-)
+from .relative import RelativeMinimumSharpness, RelativeSensitivity, relative_minimum_sharpness, relative_sensitivity
 from .relative_flatness import relative_flatness
 from .robustness import NoiseRobustness, noise_robustness
 from .sam import asam_sharpness, sam_sharpness

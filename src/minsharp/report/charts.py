@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ..experiments.plots import Scatter
 from .markup import Markup, el, join
 
 Scale = Callable[[float], float]
@@ -11,29 +12,6 @@ Scale = Callable[[float], float]
 ROW = 40
 TIMES = "\u00d7"
 WIDTH = 720
-
-
-@dataclass(frozen=True)
-class Point:
-    """One point of a scatter plot; ``shade`` from 0 to 1 colours it."""
-
-    x: float
-    y: float
-    label: str = ""
-    shade: float | None = None
-
-
-@dataclass(frozen=True)
-class Scatter:
-    """A scatter plot of an experiment: its points, and what to say of them."""
-
-    title: str
-    x_label: str
-    y_label: str
-    points: tuple[Point, ...]
-    note: str = ""
-    shade_label: str = ""
-    log_x: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..experiments.plots import Scatter
 from ..files import write_atomically
 from ..measures.minimum import MinimumSharpness
 from ..measures.robustness import Measured, NoiseRobustness
 from ..measures.verify import Verification
-from .charts import TIMES, Curve, Reading, Scatter, bars, curves, number, ranges, scatter
+from .charts import TIMES, Curve, Reading, bars, curves, number, ranges, scatter
 from .markup import Markup, el, join, table
 
 KINDS = {"hessian": "Hessian", "ggn": "Gauss-Newton matrix", "jacobian": "squared Jacobian"}

@@ -1,10 +1,12 @@
-"""Tables of results, for the terminal and for Markdown."""
+"""Tables of results, for the terminal and for Markdown, and what they are made of."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from ..text import printable
+from .plan import Row
 
 
 @dataclass(frozen=True)
@@ -50,3 +52,15 @@ def number(value: float | None, digits: int = 3) -> str:
     if value is None or value != value:
         return "-"
     return f"{value:.{digits}g}" if not 10**digits <= abs(value) < 1e7 else f"{value:,.0f}"
+
+
+def groups(rows: Sequence[Row], *names: str) -> list[tuple[tuple[Any, ...], list[Row]]]:
+    """The rows by what they hold in some columns, in the order of the rows.
+
+    >>> groups([{"n": 1, "x": 2}, {"n": 1, "x": 3}], "n")
+    [((1,), [{'n': 1, 'x': 2}, {'n': 1, 'x': 3}])]
+    """
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[name] for name in names), []).append(row)
+    return list(found.items())

@@ -1,4 +1,4 @@
-"""Experiment B: does a measure rank networks by their generalisation gap, when the gap comes from permuted labels?"""
+"""The networks: trained on partly permuted labels, and measured on their training data."""
 
 import time
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from ..data import TRAINING_IMAGES, Dataset, load, permute_labels
-from ..errors import InputError, MinsharpError
-from ..measures.catalogue import chosen as chosen_measures
-from ..measures.compare import compare
-from ..models import build
-from ..network.reader import read
-from .cells import TIMING, Configuration, Experiment, Row, grid
-from .training import CHUNK, Recipe, evaluate, train_epochs, train_to_loss
+from ...data import TRAINING_IMAGES, Dataset, load, permute_labels
+from ...errors import InputError, MinsharpError
+from ...measures.catalogue import chosen as chosen_measures
+from ...measures.compare import compare
+from ...models import build
+from ...network.reader import read
+from ..plan import TIMING, Configuration, Plan, Row, grid
+from ..training import CHUNK, Recipe, evaluate, train_epochs, train_to_loss
 
 LOSS = "training loss"
 MEASURES = (
@@ -76,7 +76,7 @@ PRESETS = {
 }
 
 
-def experiment(
+def plan(
     preset: str = "digits",
     protocol: str = "epochs",
     *,
@@ -87,7 +87,7 @@ def experiment(
     train: int | None = None,
     epochs: int | None = None,
     device: str = "cpu",
-) -> Experiment:
+) -> Plan:
     """The cells of a preset under a protocol; `train` and `epochs` replace the preset's numbers."""
     if preset not in PRESETS:
         raise InputError(f"preset={preset!r}: expected one of {', '.join(PRESETS)}")
@@ -95,14 +95,7 @@ def experiment(
         raise InputError(f"protocol={protocol!r}: expected 'epochs' or 'loss'")
     chosen = PRESETS[preset]
     names = list(chosen.recipes) if models is None else list(models)
-    for name in names:
-        if name not in chosen.recipes:
-            raise InputError(f"preset {preset!r} has no model {name!r}: expected some of {', '.join(chosen.recipes)}")
-    for ratio in ratios:
-        if not 0 <= ratio <= 1:
-            raise InputError(f"ratio={ratio}: expected a fraction of the labels, from 0 to 1")
-    if train is not None and not 1 <= train <= TRAINING_IMAGES[chosen.data]:
-        raise InputError(f"train={train}: {chosen.data} has {TRAINING_IMAGES[chosen.data]} training images")
+    _check(preset, names, ratios, train)
     chosen_measures(list(measures))  # better a word now than an error in every cell
     recipes = {name: asdict(recipe) for name, recipe in chosen.recipes.items()}
     if epochs is not None:
@@ -116,8 +109,20 @@ def experiment(
         "measures": list(measures),
         "device": device,
     }
-    cells = grid(model=names, ratio=ratios, seed=range(chosen.seeds) if seeds is None else seeds)
-    return Experiment("labels", work, settings, cells)
+    return Plan(settings, grid(model=names, ratio=ratios, seed=range(chosen.seeds) if seeds is None else seeds))
+
+
+def _check(preset: str, models: Sequence[str], ratios: Sequence[float], train: int | None) -> None:
+    """Refuse what no cell could do."""
+    chosen = PRESETS[preset]
+    for name in models:
+        if name not in chosen.recipes:
+            raise InputError(f"preset {preset!r} has no model {name!r}: expected some of {', '.join(chosen.recipes)}")
+    for ratio in ratios:
+        if not 0 <= ratio <= 1:
+            raise InputError(f"ratio={ratio}: expected a fraction of the labels, from 0 to 1")
+    if train is not None and not 1 <= train <= TRAINING_IMAGES[chosen.data]:
+        raise InputError(f"train={train}: {chosen.data} has {TRAINING_IMAGES[chosen.data]} training images")
 
 
 @cache
