@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import minsharp as ms
-from minsharp.cli import run
+from minsharp.cli.main import run
 from minsharp.measures.catalogue import chosen
 from minsharp.measures.registry import MEASURES
 from minsharp.models import build

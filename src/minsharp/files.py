@@ -47,6 +47,14 @@ def reason_of(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
+def is_file(path: str | Path) -> bool:
+    """Whether there is a file; a name that the system cannot take is none."""
+    try:
+        return Path(path).is_file()
+    except OSError:
+        return False
+
+
 def make_folder(path: str | Path) -> Path:
     """The folder, made where there is none."""
     folder = Path(path)
@@ -100,7 +108,7 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 def write_bytes(path: str | Path, content: bytes) -> Path:
-    """Write a file, likewise."""
+    """Write a file of any bytes, whole or not at all."""
     return write_atomically(path, lambda draft: draft.write_bytes(content))
 
 

@@ -27,7 +27,7 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 import minsharp as ms
-from minsharp.cli import run
+from minsharp.cli.main import run
 from tests.support.processes import hears_interrupts
 from tests.support.zoo import ZOO, Entry, call
 

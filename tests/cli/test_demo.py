@@ -7,7 +7,7 @@ import pytest
 
 import minsharp as ms
 from minsharp import demo
-from minsharp.cli import run
+from minsharp.cli.main import run
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")

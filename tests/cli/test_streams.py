@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from minsharp import files
-from minsharp.cli import TRACEBACK, run
+from minsharp.cli.main import TRACEBACK, run
 from minsharp.errors import InputError
 from minsharp.experiments.store import write_csv
 from tests.support.hostile import FACTORY, Bench, code, label_rows, run_folder

@@ -15,7 +15,7 @@ import pytest
 import scipy.stats
 import torch
 
-from minsharp.cli import run as cli
+from minsharp.cli.main import run as cli
 from minsharp.data import load, permute_labels
 from minsharp.errors import InputError
 from minsharp.experiments import (
@@ -257,7 +257,7 @@ def test_results_that_are_none(tmp_path: Path) -> None:
 
 
 def start(*arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", "from minsharp.cli import main; main()", "reproduce", "labels", *arguments]
+    command = [sys.executable, "-c", "from minsharp.cli.main import main; main()", "reproduce", "labels", *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(
         command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, preexec_fn=hears_interrupts

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from minsharp.cli import run as cli
+from minsharp.cli.main import run as cli
 from minsharp.errors import InputError
 from minsharp.experiments import run, store
 from minsharp.experiments.plan import TIMING

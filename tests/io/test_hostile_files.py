@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.export import Dim
 
-from minsharp.cli import run
+from minsharp.cli.main import run
 from tests.support.hostile import BOMBS, DEFUSED, FACTORY, MIB, RECIPES, Bench, factory, npy, peak_of, zipped
 
 Capture = pytest.CaptureFixture[str]

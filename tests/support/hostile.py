@@ -1178,7 +1178,7 @@ def peak_of(arguments: list[object], folder: Path) -> tuple[int, int, str]:
     """Exit code, peak of the resident memory in bytes, and stderr of a command in a process of its own."""
     script = """
 import re, sys
-from minsharp.cli import run
+from minsharp.cli.main import run
 code = run(sys.argv[1:])
 print(int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]) * 1024, file=sys.__stdout__)
 sys.exit(code)

@@ -4,12 +4,13 @@ from typing import Annotated
 
 import typer
 
-from . import reproduce
 from .bench import bench
 from .compare import compare
 from .demo import demo
 from .flatten import flatten
 from .measure import measure
+from .reproduce import app as reproduce
+from .reproduce import figures
 
 app = typer.Typer(
     name="minsharp",
@@ -37,10 +38,7 @@ def root(
     """How sharp is your minimum? Exact curvature, and the sharpness that no rescaling can fool."""
 
 
-app.command()(demo)
-app.command()(measure)
-app.command()(flatten)
-app.command()(compare)
-app.command()(bench)
-app.add_typer(reproduce.app)
-app.command()(reproduce.figures)
+for command in (demo, measure, flatten, compare, bench):
+    app.command()(command)
+app.add_typer(reproduce)
+app.command()(figures)

@@ -1,20 +1,31 @@
 """``minsharp compare``: every measure, and how far rescaling moves it."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from .. import files
+from ..files import check_writable, write_text
+from ..measures.compare import Comparison, Row
+from ..measures.compare import compare as compare_measures
+from ..measures.registry import MEASURES
 from . import options
 from .output import command, console, note, number, print_json, table, watched
 from .task import prepare
 
 
 def _measures(incomplete: str) -> list[str]:
-    from ..measures.registry import MEASURES
-
     return [name for name in MEASURES if name.startswith(incomplete)]
+
+
+Measures = Annotated[
+    list[str] | None,
+    typer.Option("--measures", metavar="NAME", help="Only this one; may be repeated.", autocompletion=_measures),
+]
+Rescalings = Annotated[
+    int, typer.Option("--rescalings", min=0, metavar="N", help="Random rescalings to see the drift under.")
+]
+CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE.csv", help="Also write the table as CSV.")]
 
 
 @command
@@ -22,19 +33,14 @@ def compare(
     model: options.Model,
     data: options.Data,
     weights: options.Weights = None,
-    measures: Annotated[
-        list[str] | None,
-        typer.Option("--measures", metavar="NAME", help="Only this one; may be repeated.", autocompletion=_measures),
-    ] = None,
-    rescalings: Annotated[
-        int, typer.Option("--rescalings", min=0, metavar="N", help="Random rescalings to see the drift under.")
-    ] = 5,
+    measures: Measures = None,
+    rescalings: Rescalings = 5,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
     samples: options.Samples = None,
     batch_size: options.BatchSize = None,
     data_dir: options.DataDir = None,
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE.csv", help="Also write the table as CSV.")] = None,
+    csv: CsvFile = None,
     as_json: options.Json = False,
 ) -> None:
     """Compute every measure of sharpness, and how far a random rescaling of the weights moves each of them.
@@ -43,20 +49,9 @@ def compare(
 
         minsharp compare model.pt2 --data digits --samples 500 --csv measures.csv
     """
-    from ..measures.compare import compare as compare_measures
-
     if csv is not None:
-        files.check_writable(csv, (".csv",))
-    task = prepare(
-        model=model,
-        data=data,
-        weights=weights,
-        data_dir=data_dir,
-        samples=samples,
-        batch_size=batch_size,
-        loss=loss,
-        curvature=curvature,
-    )
+        check_writable(csv, (".csv",))
+    task = prepare(model, data, weights, loss, curvature, samples=samples, batch_size=batch_size, data_dir=data_dir)
     found = compare_measures(
         task.network,
         task.data.batches,
@@ -67,16 +62,20 @@ def compare(
         progress=watched(),
     )
     if csv is not None:
-        files.write_atomically(csv, lambda path: path.write_text(found.to_csv(), encoding="utf-8"))
+        write_text(csv, found.to_csv())
         note(f"wrote {csv}")
     if as_json:
         print_json({**task.settings, **found.to_dict()})
     else:
-        title = f"Measures of sharpness over {found.samples:,} samples"
-        columns = ["measure", "value", "±", "drift", "invariant under", "seconds", ""]
-        console().print(table(title, columns, [_cells(row) for row in found.rows]))
+        _print(found)
 
 
-def _cells(row: Any) -> list[str]:
+def _print(found: Comparison) -> None:
+    title = f"Measures of sharpness over {found.samples:,} samples"
+    columns = ["measure", "value", "±", "drift", "invariant under", "seconds", ""]
+    console().print(table(title, columns, [_cells(row) for row in found.rows]))
+
+
+def _cells(row: Row) -> list[str]:
     numbers = [number(row.value), number(row.standard_error, 2), number(row.drift, 2)]
-    return [row.name, *numbers, row.invariance or "-", number(row.seconds, 2), " ".join(str(row.error or "").split())]
+    return [row.name, *numbers, row.invariance, number(row.seconds, 2), " ".join(str(row.error or "").split())]

@@ -1,36 +1,38 @@
 """``minsharp flatten``: the weights of the flattest equivalent network."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from torch import Tensor, nn
 
-from .. import files
+from ..files import check_writable
+from ..io.weights import save_weights
 from ..measures.minimum import MinimumSharpness, minimum_sharpness
 from ..measures.verify import Verification, verify
 from ..network.rescale import rescale
 from ..text import printable
 from . import options
-from .measure import print_checks, summary
 from .output import FailureError, command, console, note, number, print_json
-from .task import prepare
+from .sharpness import print_checks, summary
+from .task import Task, prepare
+
+Out = Annotated[
+    Path, typer.Option("--out", metavar="FILE.safetensors", help="Where the weights go.", show_default=False)
+]
+ScopeOption = Annotated[options.Scope, typer.Option("--scope", help="One factor per layer, or per neuron.")]
+PowerOfTwo = Annotated[
+    bool, typer.Option("--power-of-two", help="Round the factors to powers of two: the outputs keep every bit.")
+]
 
 
 @command
 def flatten(
     model: options.Model,
     data: options.Data,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FILE.safetensors", help="Where the weights go.", show_default=False)
-    ],
+    out: Out,
     weights: options.Weights = None,
-    scope: Annotated[options.Scope, typer.Option("--scope", help="One factor per layer, or per neuron.")] = (
-        options.Scope.NEURON
-    ),
-    power_of_two: Annotated[
-        bool, typer.Option("--power-of-two", help="Round the factors to powers of two: the outputs keep every bit.")
-    ] = False,
+    scope: ScopeOption = options.Scope.NEURON,
+    power_of_two: PowerOfTwo = False,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
     parameters: options.Parameters = None,
@@ -47,30 +49,15 @@ def flatten(
 
         minsharp flatten model.pt2 --data digits --out flat.safetensors --power-of-two
     """
-    files.check_writable(out, (".safetensors",))
+    check_writable(out, (".safetensors",))
     task = prepare(
-        model=model,
-        data=data,
-        weights=weights,
-        data_dir=data_dir,
-        samples=samples,
-        batch_size=batch_size,
-        loss=loss,
-        curvature=curvature,
-        parameters=parameters,
+        model, data, weights, loss, curvature, parameters, samples=samples, batch_size=batch_size, data_dir=data_dir
     )
-    result = minimum_sharpness(
-        task.network,
-        task.data.batches,
-        task.loss,
-        scope=str(scope),  # type: ignore[arg-type]
-        power_of_two=power_of_two,
-        **task.options,
-    )
+    result = _minimum(task, scope, power_of_two)
     flat = rescale(task.network, result.scales, exact=power_of_two)
     verification = verify(task.network, task.data.batches, result, task.loss)
     if verification.holds:
-        files.write_atomically(out, lambda path: _save(flat, path))
+        save_weights(flat, out)
     if as_json:
         document = {**task.settings, "power_of_two": power_of_two, "out": str(out) if verification.holds else None}
         print_json({**document, "minimum_sharpness": summary(result), "verification": verification.to_dict()})
@@ -81,22 +68,15 @@ def flatten(
     note(f"wrote {out}")
 
 
+def _minimum(task: Task, scope: options.Scope, power_of_two: bool) -> MinimumSharpness:
+    chosen: Any = str(scope)
+    return minimum_sharpness(
+        task.network, task.data.batches, task.loss, scope=chosen, power_of_two=power_of_two, **task.options
+    )
+
+
 def _print(result: MinimumSharpness, verification: Verification) -> None:
     text = f"Trace {number(result.trace)} -> {number(result.value)} with the same outputs, scope {result.scope}"
     console().print(text, markup=False)
     console().print(printable(result.status), markup=False)
     print_checks({result.scope: verification})
-
-
-def _save(module: nn.Module, path: Path) -> None:
-    """The state dict, each tensor once under the first of its names."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    first: dict[int, tuple[str, Tensor]] = {}
-    for name, tensor in module.state_dict(keep_vars=True).items():
-        first.setdefault(id(tensor), (name, tensor))
-    try:
-        save_file({name: tensor.detach().contiguous().clone() for name, tensor in first.values()}, path)
-    except SafetensorError as error:
-        raise OSError(str(error)) from None

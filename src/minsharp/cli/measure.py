@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from torch import Tensor
 
-from .. import files
 from ..curvature.hessian import hessian_diagonal, hessian_trace
+from ..files import check_writable
 from ..measures.minimum import MinimumSharpness, minimum_sharpness
 from ..measures.robustness import NoiseRobustness, noise_robustness
 from ..measures.verify import Verification, verify
@@ -19,10 +18,20 @@ from ..results.curvature import MATRICES
 from ..text import printable
 from . import options
 from .output import FailureError, command, console, note, number, print_json, table
+from .sharpness import print_checks, summary
 from .task import Task, prepare
 
 NOISE = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 """Sizes of the report's noise, relative to the typical weight."""
+
+
+ScopeOption = Annotated[
+    options.Scope | None, typer.Option("--scope", help="One factor per layer, or per neuron. Both unless given.")
+]
+Check = Annotated[bool, typer.Option("--verify", help="Measure every claim afresh; exit with 1 if one does not hold.")]
+ReportFile = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE.html", help="Also write a report, with the verification.")
+]
 
 
 @command
@@ -30,21 +39,15 @@ def measure(
     model: options.Model,
     data: options.Data,
     weights: options.Weights = None,
-    scope: Annotated[
-        options.Scope | None, typer.Option("--scope", help="One factor per layer, or per neuron. Both unless given.")
-    ] = None,
+    scope: ScopeOption = None,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
     parameters: options.Parameters = None,
     samples: options.Samples = None,
     batch_size: options.BatchSize = None,
     data_dir: options.DataDir = None,
-    check: Annotated[
-        bool, typer.Option("--verify", help="Measure every claim afresh; exit with 1 if one does not hold.")
-    ] = False,
-    report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE.html", help="Also write a report, with the verification.")
-    ] = None,
+    check: Check = False,
+    report: ReportFile = None,
     as_json: options.Json = False,
 ) -> None:
     """Measure the trace of the Hessian and the minimum sharpness, with its certificate.
@@ -54,17 +57,9 @@ def measure(
         minsharp measure model.pt2 --data digits --report sharpness.html
     """
     if report is not None:
-        files.check_writable(report, (".html", ".htm"))
+        check_writable(report, (".html", ".htm"))
     task = prepare(
-        model=model,
-        data=data,
-        weights=weights,
-        data_dir=data_dir,
-        samples=samples,
-        batch_size=batch_size,
-        loss=loss,
-        curvature=curvature,
-        parameters=parameters,
+        model, data, weights, loss, curvature, parameters, samples=samples, batch_size=batch_size, data_dir=data_dir
     )
     results = minima(task, [scope] if scope else list(options.Scope))
     checks: dict[str, Verification] = {}
@@ -86,19 +81,6 @@ def minima(task: Task, scopes: Sequence[str]) -> list[MinimumSharpness]:
     find: Any = hessian_diagonal if "neuron" in scopes else hessian_trace
     measured = find(task.network, task.data.batches, task.loss, **task.options)
     return [minimum_sharpness(task.network, measured, scope=str(scope)) for scope in scopes]  # type: ignore[arg-type]
-
-
-def summary(result: MinimumSharpness) -> dict[str, Any]:
-    """A result for JSON: of a factor per neuron, the range."""
-    scales = {name: _range(factor) for name, factor in result.scales.items()}
-    plain = {name: getattr(result, name) for name in ("value", "lower_bound", "trace", "status", "attained", "scope")}
-    return {**plain, "by_parameter": result.by_parameter, "scales": scales, "pinned": result.pinned}
-
-
-def _range(factor: float | Tensor) -> float | dict[str, float]:
-    if isinstance(factor, Tensor):
-        return {"least": float(factor.min()), "largest": float(factor.max())}
-    return float(factor)
 
 
 def _document(task: Task, results: list[MinimumSharpness], checks: dict[str, Verification]) -> dict[str, Any]:
@@ -130,16 +112,6 @@ def _print(results: list[MinimumSharpness], checks: dict[str, Verification]) -> 
         out.print(f"Minimum sharpness, scope {result.scope}: {number(result.value, 8)}", markup=False)
         out.print(f"  lower bound {number(result.lower_bound, 8)}; {printable(result.status)}", markup=False)
     print_checks(checks)
-
-
-def print_checks(checks: dict[str, Verification]) -> None:
-    """Verifications as tables."""
-    for name, verification in checks.items():
-        rows = [
-            [c.claim, f"{c.error:.1e}", f"{c.allowed:.1e}", "holds" if c.holds else "FAILS"]
-            for c in verification.checks
-        ]
-        console().print(table(f"Verification, scope {name}", ["claim", "error", "allowed", "verdict"], rows))
 
 
 def _write(report: Path, task: Task, results: list[MinimumSharpness], checks: dict[str, Verification]) -> None:

@@ -8,7 +8,7 @@ import typer
 
 
 class Loss(StrEnum):
-    """The criterion."""
+    """The criterion, by the name that `minsharp.cli.sources.LOSSES` knows it by."""
 
     CROSS_ENTROPY = "cross-entropy"
     BCE = "bce"
@@ -87,7 +87,10 @@ Data = Annotated[
     ),
 ]
 DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", metavar="FOLDER", help="Where the files of a named data set are.")
+    Path | None,
+    typer.Option(
+        "--data-dir", metavar="FOLDER", help="Where the files of a named data set are. (default: cache, else download)"
+    ),
 ]
 Samples = Annotated[
     int | None, typer.Option("--samples", min=1, metavar="N", help="Use the first N samples instead of all of them.")
@@ -106,3 +109,14 @@ Parameters = Annotated[
     typer.Option("--parameters", metavar="PATTERN", help="Measure only parameters that match; may be repeated."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
+
+# The experiments'
+
+Out = Annotated[Path | None, typer.Option(help="Folder for the results. (default: results/ and what is run)")]
+Workers = Annotated[int | None, typer.Option(help="Worker processes. (default: one per core)", min=1)]
+Force = Annotated[bool, typer.Option("--force", help="Throw away what the folder holds, and run everything.")]
+Seeds = Annotated[str | None, typer.Option(help="How many seeds, or which: '10', '3-5', '1,3,5'.")]
+Device = Annotated[str, typer.Option(help="A torch device.")]
+DataName = Annotated[str, typer.Option(help="digits, mnist or fashion-mnist.")]
+Models = Annotated[str | None, typer.Option(help="Only these networks, with commas between them.")]
+SampleCounts = Annotated[str, typer.Option(help="Numbers of samples, with commas between them.")]

@@ -9,6 +9,7 @@ import typer
 
 from ..extras import required
 from ..text import printable
+from .options import DataDir, DataName, Device, Force, Models, Out, SampleCounts, Seeds, Workers
 from .output import note
 
 if TYPE_CHECKING:
@@ -22,22 +23,12 @@ app = typer.Typer(
 
 MOST_SEEDS = 100_000
 
-Out = Annotated[Path | None, typer.Option(help="Folder for the results. (default: results/ and what is run)")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder with the IDX files. (default: cache, else download)")]
-Workers = Annotated[int | None, typer.Option(help="Worker processes. (default: one per core)", min=1)]
-Force = Annotated[bool, typer.Option("--force", help="Throw away what the folder holds, and run everything.")]
-Seeds = Annotated[str | None, typer.Option(help="How many seeds, or which: '10', '3-5', '1,3,5'.")]
-Device = Annotated[str, typer.Option(help="A torch device.")]
-Data = Annotated[str, typer.Option(help="digits, mnist or fashion-mnist.")]
-Models = Annotated[str | None, typer.Option(help="Only these networks, with commas between them.")]
-Samples = Annotated[str, typer.Option(help="Numbers of samples, with commas between them.")]
-
 
 @app.command()
 def trace(
-    data: Data = "digits",
+    data: DataName = "digits",
     models: Models = None,
-    samples: Samples = "10,100,1000",
+    samples: SampleCounts = "10,100,1000",
     seeds: Seeds = "10",
     out: Out = None,
     data_dir: DataDir = None,
@@ -98,9 +89,9 @@ def labels(
 
 @app.command()
 def approximations(
-    data: Data = "digits",
+    data: DataName = "digits",
     models: Models = None,
-    samples: Samples = "10,100,1000",
+    samples: SampleCounts = "10,100,1000",
     seeds: Seeds = "10",
     probes: Annotated[str, typer.Option(help="Numbers of probes, with commas between them.")] = "1,3,10,30,100,300",
     out: Out = None,

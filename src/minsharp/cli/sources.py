@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .archive import load_pt2
+from ..files import is_file
+from ..io.npz import arrays_of
+from ..io.pt2 import load_pt2
+from ..io.weights import load_weights, tensors_of
 from .output import watched
-from .weights import arrays_of, is_file, tensors_of
 
 NAMED_DATA = ("digits", "mnist", "fashion-mnist")
 LOSSES: dict[str, Callable[[], nn.Module]] = {
@@ -47,7 +49,7 @@ def load_model(model: str, weights: Path | None = None) -> nn.Module:
             "a callable without arguments that returns the network"
         )
     if weights is not None:
-        _load_weights(module, weights)
+        load_weights(module, weights)
     return module
 
 
@@ -83,35 +85,6 @@ def _asked(trouble: str) -> Iterator[None]:
         raise InputError(f"{trouble}: {error}") from error
     except BaseException as error:
         raise InputError(f"{trouble}: {type(error).__name__}: {error}") from error
-
-
-def _load_weights(module: nn.Module, path: Path) -> None:
-    """Weights into a model; says which names and shapes do not fit."""
-    given, expected = tensors_of(path), module.state_dict(keep_vars=True)
-    shared: dict[int, list[str]] = {}
-    for name, tensor in expected.items():
-        shared.setdefault(id(tensor), []).append(name)
-    known = {name for names in shared.values() if any(n in given for n in names) for name in names}
-    troubles = [
-        _named("missing", [name for name in expected if name not in known]),
-        _named("unexpected", [name for name in given if name not in expected]),
-        _named(
-            "of another shape",
-            [
-                f"{name} {tuple(given[name].shape)} instead of {tuple(expected[name].shape)}"
-                for name in expected
-                if name in given and given[name].shape != expected[name].shape
-            ],
-        ),
-    ]
-    if any(troubles):
-        raise InputError(f"the weights in '{path}' do not fit the model: {'; '.join(filter(None, troubles))}")
-    module.load_state_dict(given, strict=False)
-
-
-def _named(what: str, names: list[str]) -> str:
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return f"{what}: {', '.join(names[:8])}{more}" if names else ""
 
 
 def load_data(

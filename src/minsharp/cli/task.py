@@ -30,16 +30,16 @@ class Task:
 
 
 def prepare(
-    *,
     model: str,
     data: str,
     weights: Path | None,
-    data_dir: Path | None,
+    loss: str,
+    curvature: str,
+    parameters: list[str] | None = None,
+    *,
     samples: int | None,
     batch_size: int | None,
-    loss: str,
-    curvature: str = "hessian",
-    parameters: list[str] | None = None,
+    data_dir: Path | None,
 ) -> Task:
     """Load what the options name, and read the network once."""
     module = load_model(model, weights)

@@ -1,12 +1,10 @@
 """MNIST and Fashion-MNIST: four gzipped IDX files each, from a folder or downloaded into a cache."""
 
-import gzip
 import hashlib
 import math
 import os
 import struct
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,8 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..extras import required
+from ..files import reason_of
+from ..io.gzips import first_bytes, sha256_unpacked
 from .dataset import Dataset, normalised
 
 IMAGES, LABELS = 2051, 2049  # the first four bytes of a file: unsigned bytes in three dimensions, or in one
@@ -128,7 +128,7 @@ def announced(path: Path, magic: int) -> tuple[int, ...]:
     """The shape that the header of an IDX file announces; nothing after it is unpacked."""
     dimensions = 3 if magic == IMAGES else 1
     head = 4 + 4 * dimensions
-    raw = _decompressed(path, head)
+    raw = first_bytes(path, head)
     found = struct.unpack(">i", raw[:4])[0] if len(raw) >= 4 else None
     if found != magic:
         what = f"is a file of {_HOLDS[found]}" if found in _HOLDS else f"starts with {raw[:4].hex(' ') or 'nothing'}"
@@ -149,7 +149,7 @@ def read_file(path: Path, magic: int) -> Tensor:
     shape = announced(path, magic)
     head = 4 + 4 * len(shape)
     expected = head + math.prod(shape)
-    raw = _decompressed(path, expected + 1)
+    raw = first_bytes(path, expected + 1)
     if len(raw) != expected:
         what = f"truncated: {len(raw)} bytes" if len(raw) < expected else f"too long: {len(raw)} bytes or more"
         raise InputError(f"{path} is {what}, its header announces {expected} for {shape[0]} samples")
@@ -159,50 +159,13 @@ def read_file(path: Path, magic: int) -> Tensor:
     return values
 
 
-def _decompressed(path: Path, most: int) -> bytearray:
-    """What a file unpacks to, of it no more than so many bytes."""
-    found = bytearray()
-    for chunk in _unpacked(path):
-        found += chunk[: most - len(found)]
-        if len(found) == most:
-            break
-    return found
-
-
-def _unpacked(path: Path) -> Iterator[bytes]:
-    """What a file unpacks to, piece by piece."""
-    try:
-        with path.open("rb") as packed, gzip.GzipFile(fileobj=packed) as file:
-            while chunk := file.read(1 << 16):
-                yield chunk
-    except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist") from error
-    except EOFError as error:
-        raise InputError(f"{path} is truncated: the compressed data ends too early") from error
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path} is corrupt: it cannot be decompressed ({error})") from error
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _sha256(path: Path, most: int) -> str:
-    """The hash of what a file unpacks to; nothing if that is more than so many bytes."""
-    digest, size = hashlib.sha256(), 0
-    for chunk in _unpacked(path):
-        digest.update(chunk)
-        size += len(chunk)
-        if size > most:
-            return ""
-    return digest.hexdigest()
-
-
 def _belongs(source: Source, path: Path) -> None:
     """Refuse a sound file that is known to be another one: the wrong data set would give wrong numbers silently."""
     kind, expected = source.archives[path.name].split(":")
     with path.open("rb") as file:
         if hashlib.file_digest(file, kind).hexdigest() == expected:
             return
-    found = _sha256(path, LARGEST)
+    found = sha256_unpacked(path, LARGEST)
     owners = [(s.name, name) for s in (MNIST, FASHION_MNIST) for name, known in s.contents.items() if known == found]
     if (source.name, path.name) in owners:
         return
@@ -227,7 +190,7 @@ def fetch(source: Source, name: str, folder: Path, *, progress: bool = False) ->
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise InputError(f"cannot replace '{path}': {error.strerror or error}") from None
+        raise InputError(f"cannot replace '{path}': {reason_of(error)}") from None
     reasons = []
     for mirror in source.mirrors:
         bar = _Bar(name) if progress else None
@@ -252,7 +215,7 @@ def _whole(path: Path, source: Source, name: str) -> bool:
     if pooch.hashes.hash_matches(path, source.archives[name]):
         return True
     try:
-        return _sha256(path, LARGEST) == source.contents.get(name)
+        return sha256_unpacked(path, LARGEST) == source.contents.get(name)
     except InputError:
         return False
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .untrusted import RefusedError
+
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
@@ -25,10 +27,6 @@ EXPANSION = 1032
 _CHUNK = 1 << 20
 _LOCAL, _END, _END64 = b"PK\3\4", b"PK\5\6", 56 + 20
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
-
-
-class RefusedError(Exception):
-    """A part of a file that is not taken on."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +48,11 @@ class _Readable(io.RawIOBase):
     _at: int
 
     def readable(self) -> bool:
-        """It is."""
+        """What torch and zipfile ask before they read."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """What torch and zipfile ask before they go elsewhere."""
         return True
 
     def tell(self) -> int:
@@ -62,7 +60,7 @@ class _Readable(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Go to another place."""
+        """Go to a place, counted from the start, from here or from the end; the place, counted from the start."""
         place = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.length}[whence]
         if place < 0:
             raise OSError("a place before the start")
@@ -224,7 +222,7 @@ class _Sink:
         self.write = target.take
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """What zipfile calls at the end; every byte has been handed on by then."""
 
 
 class Patchwork(_Readable):

@@ -19,11 +19,11 @@ import torch
 from torch import nn
 
 from ..errors import InputError
-from ..files import reason_of
 from ..network.regions import mutates
-from ..subject.modes import quiet_export as quiet_export
-from .weights import BROKEN, check_fits, check_pickle, culprit, first_line
-from .zips import Archive, Member, Patchwork, RefusedError, Window
+from ..subject.modes import quiet_export
+from .pickles import check_pickle, culprit
+from .untrusted import RefusedError, check_fits, first_line, reading
+from .zips import Archive, Member, Patchwork, Window
 
 _MODEL = "models/model.json"
 _INPUTS = "data/sample_inputs/model.pt"
@@ -62,19 +62,12 @@ _NAMES = ("as_name", "graph_name")
 
 def load_pt2(path: Path) -> nn.Module:
     """The network of a `.pt2` file, with its parameters; refuses files that could run code, and runs none."""
-    try:
-        with io.FileIO(path) as file:
+    with reading(path, ".pt2 file, as torch.export.save writes it"), io.FileIO(path) as file:
+        try:
             clean = _rewritten(Archive(Window(file)))
-            return _module(path, clean)
-    except RefusedError as reason:
-        raise InputError(f"'{path}' is refused: {reason}. Nothing in it was run") from None
-    except InputError:
-        raise
-    except BROKEN as error:
-        cause = f"it holds no {error}" if type(error) is KeyError else first_line(error)
-        raise InputError(f"'{path}' is not a whole .pt2 file, as torch.export.save writes it: {cause}") from None
-    except OSError as error:
-        raise InputError(f"cannot read '{path}': {reason_of(error)}") from None
+        except KeyError as missing:
+            raise ValueError(f"it holds no {missing}") from None
+        return _module(path, clean)
 
 
 def _records(archive: Archive) -> dict[str, Member]:

@@ -1,0 +1,32 @@
+"""What the commands say of a minimum sharpness, and of its verification."""
+
+from typing import Any
+
+from torch import Tensor
+
+from ..measures.minimum import MinimumSharpness
+from ..measures.verify import Verification
+from .output import console, table
+
+
+def summary(result: MinimumSharpness) -> dict[str, Any]:
+    """A result for JSON: of a factor per neuron, the range."""
+    scales = {name: _range(factor) for name, factor in result.scales.items()}
+    plain = {name: getattr(result, name) for name in ("value", "lower_bound", "trace", "status", "attained", "scope")}
+    return {**plain, "by_parameter": result.by_parameter, "scales": scales, "pinned": result.pinned}
+
+
+def _range(factor: float | Tensor) -> float | dict[str, float]:
+    if isinstance(factor, Tensor):
+        return {"least": float(factor.min()), "largest": float(factor.max())}
+    return float(factor)
+
+
+def print_checks(checks: dict[str, Verification]) -> None:
+    """Verifications as tables."""
+    for name, verification in checks.items():
+        rows = [
+            [c.claim, f"{c.error:.1e}", f"{c.allowed:.1e}", "holds" if c.holds else "FAILS"]
+            for c in verification.checks
+        ]
+        console().print(table(f"Verification, scope {name}", ["claim", "error", "allowed", "verdict"], rows))
