@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 from ..errors import ReadError
 from ..subject.inputs import picked
 from ..subject.modes import quiet_export
-from .regions import inline_regions, is_region, mutates
+from ..subject.nodes import mutates
+from .regions import inline_regions, is_region
 
 _SIZES = (*range(2, 66), 100, 127, 128, 256, 1000, 1023, 1024, 4096, 10_007)
 _SIZES_DIFFER = (

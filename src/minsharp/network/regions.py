@@ -18,12 +18,6 @@ from .places import where
 _REGIONS = {"autocast": "wrap_with_autocast", "gradients": "wrap_with_set_grad_enabled"}
 
 
-def mutates(node: Node) -> bool:
-    """Whether an operation writes into one of its arguments."""
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
-
-
 def is_region(node: Node, kind: str) -> bool:
     """Whether a node runs a part of forward under a switch for "gradients" or "autocast"."""
     return node.op == "call_function" and getattr(node.target, "__name__", "") == _REGIONS[kind]
