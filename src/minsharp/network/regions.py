@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from ..errors import ReadError
+from ..subject.nodes import mutates
 from .places import where
 
 _REGIONS = {"autocast": "wrap_with_autocast", "gradients": "wrap_with_set_grad_enabled"}
