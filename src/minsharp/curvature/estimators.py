@@ -15,6 +15,7 @@ from ..errors import InputError
 from ..network.model import Pattern
 from ..network.modes import plain_mode
 from ..network.reader import Network
+from ..text import plus_minus
 from .losses import Criterion
 from .objective import Objective
 from .results import Diagonal
@@ -62,7 +63,7 @@ class Estimate:
     probes: tuple[float, ...]
 
     def __repr__(self) -> str:
-        return f"{self.value:.6g} ± {self.standard_error:.2g} ({len(self.probes)} probes)"
+        return f"{plus_minus(self.value, self.standard_error)} ({len(self.probes)} probes)"
 
 
 @plain_mode()
