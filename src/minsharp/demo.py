@@ -249,7 +249,8 @@ def _tell(
         *_indented(_trained_rows(small, large), least=(16, 13, 10, 18)),
         "",
         "2. A rescaling that keeps every output fools the trace, and not minimum sharpness.",
-        f"   The trace of the first network goes from {number(first.trace, 4)} to {number(again.trace, 4)}, which would make it",
+        f"   The trace of the first network goes from {number(first.trace, 4)} to {number(again.trace, 4)}, "
+        "which would make it",
         f"   {_than(again.trace, other.trace)} the second.",
         f"   Its minimum sharpness was {number(first.value, 8)}, and is {number(again.value, 8)}.",
         "",

@@ -104,20 +104,19 @@ def _print(results: list[MinimumSharpness], checks: dict[str, Verification]) -> 
     title = f"Trace of the {MATRICES[first.curvature]}, {first.loss}, {count(first.samples)} samples"
     columns = ["parameter", "as it is", *(f"flattest, {r.scope}" for r in results), "exact"]
     rows = [
-        [
-            name,
-            number(before, 5),
-            *(number(r.by_parameter[name], 5) for r in results),
-            "yes" if first.exact[name] else "no",
-        ]
+        _row(name, before, [r.by_parameter[name] for r in results], "yes" if first.exact[name] else "no")
         for name, before in first.before.items()
     ]
-    total = ["total", number(first.trace, 5), *(number(r.value, 5) for r in results), ""]
+    total = _row("total", first.trace, [r.value for r in results], "")
     out.print(rich_table(title, columns, rows, total=total))
     for result in results:
         out.print(f"Minimum sharpness, scope {result.scope}: {number(result.value, 8)}", markup=False)
         out.print(f"  lower bound {number(result.lower_bound, 8)}; {result.status}", markup=False)
     print_checks(checks)
+
+
+def _row(name: str, before: float, after: list[float], exact: str) -> list[str]:
+    return [name, *(number(trace, 5) for trace in (before, *after)), exact]
 
 
 def _write(report: Path, task: Task, results: list[MinimumSharpness], checks: dict[str, Verification]) -> None:
