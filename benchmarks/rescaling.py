@@ -18,12 +18,14 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import minsharp as ms
+from minsharp.files import write_text
 from minsharp.measures.minimum import curvatures, program
 from minsharp.measures.robustness import NoiseLevel
 from minsharp.network.walk import Walk
 from minsharp.solve.geometric import minimise
+from minsharp.text import count, duration, magnitude, number
 
-from .report import Table, duration
+from .report import Table
 
 PAGE = Path("docs/rescaling.md")
 INTRODUCTION = """# Rescaling: what it costs, and what it is good for
@@ -104,12 +106,12 @@ def solver_row(name: str, model: nn.Module, inputs: Tensor, scope: Any) -> tuple
         name,
         scope,
         str(len(result.by_parameter)),
-        f"{sum(p.numel() for p in model.parameters()):,}",
-        f"{result.symmetries.dimension:,}",
+        count(sum(p.numel() for p in model.parameters())),
+        count(result.symmetries.dimension),
         duration(typical(lambda: Walk(network.graph, frozenset(), scope), 7)),
         duration(typical(lambda: minimise(log_c, A), 7)),
         duration(typical(lambda: ms.minimum_sharpness(network, diagonal, scope=scope), 7)),
-        f"{1 - result.lower_bound / result.value:.0e}",
+        magnitude(1 - result.lower_bound / result.value, 0),
     )
 
 
@@ -164,10 +166,11 @@ def noise_tables(trials: int) -> list[Table]:
                 for m in (model, flat)
             )
             for old, new in zip(before.levels, after.levels, strict=True):
-                rows.append((noise, f"{old.sigma:g}", f"{old.accuracy:.4f}", f"{new.accuracy:.4f}", gain(old, new)))
+                rows.append((noise, number(old.sigma), f"{old.accuracy:.4f}", f"{new.accuracy:.4f}", gain(old, new)))
         note = (
-            f"Tr[H] on the training set {sharp.trace:.4g}, minimum sharpness {sharp.value:.4g} (certified). The "
-            f"outputs on the test set differ by at most {same:.0e}. Mean and standard error over {trials} draws."
+            f"Tr[H] on the training set {number(sharp.trace, 4)}, minimum sharpness {number(sharp.value, 4)} "
+            f"(certified). The outputs on the test set differ by at most {magnitude(same, 0)}. Mean and standard error "
+            f"over {trials} draws."
         )
         columns = ("noise", "sigma", "test accuracy", "test accuracy, flattest", "the flattest is")
         tables.append(Table(f"{name} on digits under weight noise", note, columns, rows))
@@ -212,7 +215,7 @@ def main() -> None:
         console.print(table.rich())
     console.print(verdict)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text("\n\n".join([INTRODUCTION.rstrip(), *(table.markdown() for table in tables), verdict]))
+    write_text(options.out, "\n\n".join([INTRODUCTION.rstrip(), *(table.markdown() for table in tables), verdict]))
     console.print(f"Written to {options.out}.")
 
 

@@ -9,12 +9,15 @@ from time import perf_counter
 
 from rich.console import Console
 
+from minsharp.files import write_text
+from minsharp.text import duration, magnitude, number
+
 from . import tables
 from .fresh import ask, import_times
 from .measure import DIAGONALS, FULL, QUICK, TRACES, Effort, Measured, distance, measure
 from .methods import BASELINE, DIAGONAL, TRACE, baseline_diagonal
 from .models import ENTRIES
-from .report import Table, duration
+from .report import Table
 
 PAGE = Path("docs/performance.md")
 README = Path("README.md")
@@ -47,7 +50,7 @@ def main() -> None:
     out = options.out or (None if options.quick or options.only else PAGE)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page(machine, found, remarks))
+        write_text(out, page(machine, found, remarks))
         console.print(f"Written to {out}.")
         if out == PAGE:
             update_readme(machine, found[0])
@@ -61,7 +64,7 @@ def update_readme(machine: str, table: Table) -> None:
     after = rest.split(end)[1]
     body = table.markdown().replace("## Trace", "## Performance", 1)
     link = "[All tables](docs/performance.md), with diagonals, memory, settings, and what ¹ ² ³ stand for."
-    README.write_text(f"{before}{start}{body}\n\n{machine} {link}\n{end}{after}")
+    write_text(README, f"{before}{start}{body}\n\n{machine} {link}\n{end}{after}")
 
 
 def arguments() -> argparse.Namespace:
@@ -80,7 +83,7 @@ def measured(name: str, effort: Effort, console: Console) -> Measured:
     differs = result.agreement["BackPACK"].trace
     console.print(
         f"{name}: {result.rounds} rounds in {duration(perf_counter() - start)}; "
-        f"trace {result.trace.total:.6g}, relative difference from BackPACK {differs:.1e}"
+        f"trace {number(result.trace.total)}, relative difference from BackPACK {magnitude(differs)}"
     )
     return result
 
@@ -122,7 +125,7 @@ def whole_baseline(result: Measured) -> str:
     differs = distance(result.diagonal.by_parameter, diagonal)
     return (
         f"The baseline was also run in full on {result.name}, once: {duration(seconds)} against the extrapolated "
-        f"{duration(result.seconds(BASELINE.name))}; its diagonal differs from minsharp's by {differs:.1e}."
+        f"{duration(result.seconds(BASELINE.name))}; its diagonal differs from minsharp's by {magnitude(differs)}."
     )
 
 

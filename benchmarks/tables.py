@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from minsharp.text import count, decimals, duration, magnitude, percent, times
+
 from .measure import Measured
 from .methods import (
     BACKPACK,
@@ -24,7 +26,7 @@ from .methods import (
     Method,
 )
 from .models import ENTRIES
-from .report import Table, duration, times
+from .report import Table
 
 LABELS = {
     BACKPACK.name: "BackPACK DiagGGNExact",
@@ -67,7 +69,7 @@ def times_table(title: str, ours: Method, methods: Sequence[Method], results: Se
 def memory_table(results: Sequence[Measured]) -> Table:
     """Peak memory of each method."""
     rows = [
-        [LABELS.get(name, name).rstrip(" ¹²³"), *(f"{m.peaks[name]:.0f}" for m in results)]
+        [LABELS.get(name, name).rstrip(" ¹²³"), *(decimals(m.peaks[name], 0) for m in results)]
         for name in (k.name for k in ROWS)
     ]
     note = (
@@ -83,16 +85,16 @@ def settings_table(results: Sequence[Measured]) -> Table:
     chosen = (BACKPACK.name, NNGEOMETRY.name, BARE.name)
     noisy = (TRACE.name, DIAGONAL.name, BACKPACK.name, BARE.name)
     rows = [
-        ["parameters", *(f"{m.parameters:,}" for m in results)],
+        ["parameters", *(count(m.parameters) for m in results)],
         ["rounds", *(str(m.rounds) for m in results)],
-        *([f"{k}: quartile distance", *(f"{m.timings[k].spread:.0%}" for m in results)] for k in noisy),
+        *([f"{k}: quartile distance", *(percent(m.timings[k].spread, 0) for m in results)] for k in noisy),
         *([f"{k}: batch size", *(str(m.timings[k].setting) for m in results)] for k in chosen),
         ["nngeometry: variant", *(variant(m) for m in results)],
         ["curvlinops: probes at once", *(str(m.timings[CURVLINOPS.name].setting) for m in results)],
         ["baseline: entries timed", *(str(m.rounds * m.timings[BASELINE.name].calls) for m in results)],
         ["probes drawn for the spread", *(str(m.probes.drawn) for m in results)],
-        ["standard deviation of a probe", *(f"{m.probes.deviation:.0%}" for m in results)],
-        ["probes for 1 %", *(f"{m.probes.needed:,}" for m in results)],
+        ["standard deviation of a probe", *(percent(m.probes.deviation, 0) for m in results)],
+        ["probes for 1 %", *(count(m.probes.needed) for m in results)],
     ]
     note = (
         "Quartile distance: of the times over the rounds, relative to their median; how quiet the machine was. "
@@ -114,10 +116,10 @@ def agreement_table(results: Sequence[Measured]) -> Table:
     """Whether all computed the same."""
     peers = list(results[0].agreement)
     rows = [
-        *([f"trace, {p}", *(f"{m.agreement[p].trace:.1e}" for m in results)] for p in peers),
-        *([f"diagonal, {p}", *(f"{m.agreement[p].diagonal:.1e}" for m in results)] for p in peers),
-        ["trace, mean of the probes", *(f"{abs(m.probes.mean - 1):.1e}" for m in results)],
-        ["(its standard error)", *(f"{m.probes.deviation / m.probes.drawn**0.5:.1e}" for m in results)],
+        *([f"trace, {p}", *(magnitude(m.agreement[p].trace) for m in results)] for p in peers),
+        *([f"diagonal, {p}", *(magnitude(m.agreement[p].diagonal) for m in results)] for p in peers),
+        ["trace, mean of the probes", *(magnitude(abs(m.probes.mean - 1)) for m in results)],
+        ["(its standard error)", *(magnitude(m.probes.deviation / m.probes.drawn**0.5) for m in results)],
     ]
     note = (
         "The same run's results, relative to minsharp's: |total / ours - 1| for the trace, the Euclidean distance over "
@@ -142,12 +144,12 @@ def reading_table(seconds: dict[str, tuple[float, float]]) -> Table:
 def streaming_table(model: str, growth: dict[str, dict[int, float]]) -> Table:
     """Memory against the number of samples."""
     sizes = list(next(iter(growth.values())))
-    rows = [[what, *(f"{by_size[n]:.0f}" for n in sizes)] for what, by_size in growth.items()]
+    rows = [[what, *(decimals(by_size[n], 0) for n in sizes)] for what, by_size in growth.items()]
     note = (
         f"{model}, samples streamed from a generator in batches of 100: megabytes by which the call raises the peak of "
         "the resident memory, each in a process of its own, the median of three."
     )
-    return Table("Streaming: peak memory (MB) against n", note, ["", *(f"n={n:,}" for n in sizes)], rows)
+    return Table("Streaming: peak memory (MB) against n", note, ["", *(f"n={count(n)}" for n in sizes)], rows)
 
 
 def import_table(torch_seconds: float, more: float) -> Table:
@@ -187,8 +189,8 @@ def memory_targets(growth: dict[str, dict[int, float]]) -> list[Target]:
     for what, by_size in growth.items():
         few, many = min(by_size), max(by_size)
         met = by_size[many] <= max(1.1 * by_size[few], by_size[few] + 10)
-        value = f"{by_size[few]:.0f} -> {by_size[many]:.0f} MB"
-        found.append(Target(f"{what}: peak memory does not grow from n={few:,} to n={many:,}", value, met))
+        value = f"{decimals(by_size[few], 0)} -> {decimals(by_size[many], 0)} MB"
+        found.append(Target(f"{what}: peak memory does not grow from n={count(few)} to n={count(many)}", value, met))
     return found
 
 
@@ -215,5 +217,6 @@ def machine() -> str:
     return (
         f"{os.cpu_count()} cores of {models[0] if models else platform.processor() or 'an unknown CPU'}, "
         f"{torch.get_num_threads()} torch threads, {platform.system()}, "
-        f"Python {platform.python_version()}; {versions}. Load average when the run began: {os.getloadavg()[0]:.2f}."
+        f"Python {platform.python_version()}; {versions}. Load average when the run began: "
+        f"{decimals(os.getloadavg()[0])}."
     )

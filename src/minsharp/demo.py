@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import InputError
+from .files import make_folder
 from .measures.compare import Comparison, compare
 from .measures.minimum import MinimumSharpness, minimum_sharpness
 from .measures.robustness import NoiseRobustness, noise_robustness
@@ -20,6 +21,7 @@ from .network.network import Network
 from .network.reader import read
 from .network.rescale import rescale
 from .network.symmetry import symmetries
+from .text import Rows, aligned, decimals, number, percent
 
 if TYPE_CHECKING:
     from .experiments import Results
@@ -54,7 +56,7 @@ class Trained:
 def run(out: str | Path = "minsharp-demo", *, epochs: int = EPOCHS, ratios: Sequence[float] = RATIOS) -> Path:
     """Run the demo, tell its story on stdout, and write the report and the figures; the path of the report."""
     _check_extras()
-    folder = _folder(Path(out))
+    folder = make_folder(out)
     from .data import load
     from .report.overview import draw_overview
 
@@ -94,14 +96,6 @@ def _check_extras() -> None:
     missing = [name for module, name in EXTRAS.items() if find_spec(module) is None]
     if missing:
         raise InputError(f"the demo needs {' and '.join(missing)}: pip install 'minsharp[experiments]'")
-
-
-def _folder(out: Path) -> Path:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder '{out}': {error.strerror}") from None
-    return out
 
 
 class _Steps:
@@ -186,7 +180,7 @@ def _label_noise(epochs: int, ratios: Sequence[float], detail: Callable[[str], N
     planned = plan("digits", models=["MLP"], ratios=ratios, seeds=[0], measures=MEASURES, epochs=epochs)
     rows: list[dict[str, Any]] = []
     for cell in planned.cells:
-        detail(f"{cell['ratio']:.0%}")
+        detail(percent(cell["ratio"], 0))
         rows += work({**planned.settings, **cell}, None)
     return Results(LABELS, rows, planned.settings)
 
@@ -235,31 +229,25 @@ def _tell(
 ) -> None:
     """The story, with its numbers."""
     first, other = small.layer, large.layer
-    trained, flat = (noisy[name][0].levels for name in ("as trained", "flattest"))
-    fooled = noisy["rescaled"][0].levels
     lines = [
         "",
         "1. Two networks, one training loss.",
-        f"   {'':16}{'test accuracy':>15}{'trace':>12}{'minimum sharpness':>20}",
-        *(f"   {t.name:16}{t.accuracy:>15.1%}{t.layer.trace:>12.4g}{t.layer.value:>20.4g}" for t in (small, large)),
+        *_indented(_trained_rows(small, large), least=(16, 13, 10, 18)),
         "",
         "2. A rescaling that keeps every output fools the trace, and not minimum sharpness.",
-        f"   The trace of the first network goes from {first.trace:.4g} to {again.trace:.4g}, which would make it",
+        f"   The trace of the first network goes from {number(first.trace, 4)} to {number(again.trace, 4)}, "
+        "which would make it",
         f"   {_than(again.trace, other.trace)} the second.",
-        f"   Its minimum sharpness was {first.value:.8g}, and is {again.value:.8g}.",
+        f"   Its minimum sharpness was {number(first.value, 8)}, and is {number(again.value, 8)}.",
         "",
         "3. The flattest network with the same outputs, one factor per neuron.",
-        f"   Trace {small.neuron.trace:.4g} -> {small.neuron.value:.4g}; {small.neuron.status};",
+        f"   Trace {number(small.neuron.trace, 4)} -> {number(small.neuron.value, 4)}; {small.neuron.status};",
         f"   {sum(c.holds for c in checked.checks)} of {len(checked.checks)} claims hold when measured afresh.",
         "   Test accuracy with Gaussian noise of size sigma on every weight, 20 trials:",
-        f"   {'sigma':>9}{'as trained':>18}{'flattest':>18}{'rescaled':>18}",
-        *(
-            f"   {a.sigma:>9g}" + "".join(f"{_percent(level.accuracy):>18}" for level in (a, b, c))
-            for a, b, c in zip(trained, flat, fooled, strict=True)
-        ),
+        *_indented(_noise_rows(noisy), text=0, least=(9, 16, 16, 16)),
         "",
         "4. Label noise: does a measure rank networks by their generalisation gap? Kendall's tau:",
-        *(f"   {name:28}{tau:>6.2f}" for name, tau in taus.items()),
+        *_indented([(name, decimals(tau)) for name, tau in taus.items()], least=(28, 4)),
         "   The training loss is in the list because sharpness falls with it: a tau says little unless it beats that.",
         "",
         f"Report and figures: {report.parent}/ (open {report} in a browser)",
@@ -273,12 +261,29 @@ def _tell(
     print("\n".join(lines))
 
 
+def _indented(rows: Rows, *, text: int = 1, least: Sequence[int]) -> list[str]:
+    return [f"   {line}" for line in aligned(rows, text=text, least=least)]
+
+
+def _trained_rows(*networks: Trained) -> list[tuple[str, ...]]:
+    rows = [(t.name, percent(t.accuracy), number(t.layer.trace, 4), number(t.layer.value, 4)) for t in networks]
+    return [("", "test accuracy", "trace", "minimum sharpness"), *rows]
+
+
+def _noise_rows(noisy: dict[str, list[NoiseRobustness]]) -> list[tuple[str, ...]]:
+    """Accuracy of the network, of the flattest and of the rescaled one, for every absolute size of noise."""
+    shown = ("as trained", "flattest", "rescaled")
+    levels = zip(*(noisy[name][0].levels for name in shown), strict=True)
+    rows = [(number(same[0].sigma), *(_percent(level.accuracy) for level in same)) for same in levels]
+    return [("sigma", *shown), *rows]
+
+
 def _than(a: float, b: float) -> str:
-    return f"{a / b:.3g} times as sharp as" if a > b else f"{b / a:.3g} times flatter than"
+    return f"{number(a / b, 3)} times as sharp as" if a > b else f"{number(b / a, 3)} times flatter than"
 
 
 def _percent(measured: Any) -> str:
-    return "-" if measured is None else f"{measured.mean:.1%} ± {measured.standard_error:.1%}"
+    return "-" if measured is None else format(measured, ".1%")
 
 
 if __name__ == "__main__":

@@ -625,7 +625,8 @@ def test_two_records_of_one_name_are_refused(model: Path, data: Path, tmp_path: 
 @pytest.fixture(scope="module")
 def environment() -> dict[str, str]:
     root = Path(__file__).resolve().parents[2]
-    return {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    places = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
 
 
 def test_help_is_complete_and_plain(capsys: Capture) -> None:

@@ -18,8 +18,10 @@ from ..network.network import Network
 from ..network.reader import read
 from ..reference.estimators import hutchinson_trace
 from ..subject.batches import Batch, batches
+from ..text import number
+from ..text.terminal import rich_table
 from . import options
-from .output import command, console, note, number, print_json, table
+from .output import command, console, note, print_json
 from .sources import Loaded, load_data, load_loss, load_model
 
 PROBES = 30
@@ -61,18 +63,14 @@ def bench(
         return
     columns = ["network", "samples", "trace", "diagonal", "bare backprops", "Hutchinson at 1 %", "probes"]
     rows = [
-        [row["network"], str(row["samples"]), *(_seconds(row[key]) for key in _TIMES), str(row["hutchinson_probes"])]
+        [row["network"], str(row["samples"]), *(number(row[key], 3) for key in _TIMES), str(row["hutchinson_probes"])]
         for row in found
     ]
     how = f"median of {repeat}, threads: {torch.get_num_threads()}; Hutchinson foreseen from {PROBES} probes"
-    console().print(table(f"Seconds, {how}", columns, rows))
+    console().print(rich_table(f"Seconds, {how}", columns, rows))
 
 
 _TIMES = ("trace_seconds", "diagonal_seconds", "backprops_seconds", "hutchinson_seconds")
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else number(value, 3)
 
 
 def _problems(

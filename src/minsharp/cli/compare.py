@@ -9,8 +9,10 @@ from ..files import check_writable, write_text
 from ..measures.compare import Comparison, Row
 from ..measures.compare import compare as compare_measures
 from ..measures.registry import MEASURES
+from ..text import count, number
+from ..text.terminal import rich_table
 from . import options
-from .output import command, console, note, number, print_json, table, watched
+from .output import command, console, note, print_json, watched
 from .task import prepare
 
 
@@ -71,11 +73,11 @@ def compare(
 
 
 def _print(found: Comparison) -> None:
-    title = f"Measures of sharpness over {found.samples:,} samples"
+    title = f"Measures of sharpness over {count(found.samples)} samples"
     columns = ["measure", "value", "±", "drift", "invariant under", "seconds", ""]
-    console().print(table(title, columns, [_cells(row) for row in found.rows]))
+    console().print(rich_table(title, columns, [_cells(row) for row in found.rows]))
 
 
 def _cells(row: Row) -> list[str]:
-    numbers = [number(row.value), number(row.standard_error, 2), number(row.drift, 2)]
+    numbers = [number(row.value, 5), number(row.standard_error, 2), number(row.drift, 2)]
     return [row.name, *numbers, row.invariance, number(row.seconds, 2), " ".join(str(row.error or "").split())]

@@ -10,9 +10,9 @@ from ..io.weights import save_weights
 from ..measures.minimum import MinimumSharpness, minimum_sharpness
 from ..measures.verify import Verification, verify
 from ..network.rescale import rescale
-from ..text import printable
+from ..text import number
 from . import options
-from .output import FailureError, command, console, note, number, print_json
+from .output import FailureError, command, console, note, print_json
 from .sharpness import print_checks, summary
 from .task import Task, prepare
 
@@ -76,7 +76,7 @@ def _minimum(task: Task, scope: options.Scope, power_of_two: bool) -> MinimumSha
 
 
 def _print(result: MinimumSharpness, verification: Verification) -> None:
-    text = f"Trace {number(result.trace)} -> {number(result.value)} with the same outputs, scope {result.scope}"
+    text = f"Trace {number(result.trace, 5)} -> {number(result.value, 5)} with the same outputs, scope {result.scope}"
     console().print(text, markup=False)
-    console().print(printable(result.status), markup=False)
+    console().print(result.status, markup=False)
     print_checks({result.scope: verification})

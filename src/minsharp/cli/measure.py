@@ -15,9 +15,10 @@ from ..measures.robustness import NoiseRobustness, noise_robustness
 from ..measures.verify import Verification, verify
 from ..network.rescale import rescale
 from ..results.curvature import MATRICES
-from ..text import printable
+from ..text import count, number
+from ..text.terminal import rich_table
 from . import options
-from .output import FailureError, command, console, note, number, print_json, table
+from .output import FailureError, command, console, note, print_json
 from .sharpness import print_checks, summary
 from .task import Task, prepare
 
@@ -100,18 +101,22 @@ def _document(task: Task, results: list[MinimumSharpness], checks: dict[str, Ver
 
 def _print(results: list[MinimumSharpness], checks: dict[str, Verification]) -> None:
     out, first = console(), results[0]
-    title = f"Trace of the {MATRICES[first.curvature]}, {first.loss}, {first.samples:,} samples"
+    title = f"Trace of the {MATRICES[first.curvature]}, {first.loss}, {count(first.samples)} samples"
     columns = ["parameter", "as it is", *(f"flattest, {r.scope}" for r in results), "exact"]
     rows = [
-        [name, number(before), *(number(r.by_parameter[name]) for r in results), "yes" if first.exact[name] else "no"]
+        _row(name, before, [r.by_parameter[name] for r in results], "yes" if first.exact[name] else "no")
         for name, before in first.before.items()
     ]
-    total = ["total", number(first.trace), *(number(r.value) for r in results), ""]
-    out.print(table(title, columns, [*rows, total], total=True))
+    total = _row("total", first.trace, [r.value for r in results], "")
+    out.print(rich_table(title, columns, rows, total=total))
     for result in results:
         out.print(f"Minimum sharpness, scope {result.scope}: {number(result.value, 8)}", markup=False)
-        out.print(f"  lower bound {number(result.lower_bound, 8)}; {printable(result.status)}", markup=False)
+        out.print(f"  lower bound {number(result.lower_bound, 8)}; {result.status}", markup=False)
     print_checks(checks)
+
+
+def _row(name: str, before: float, after: list[float], exact: str) -> list[str]:
+    return [name, *(number(trace, 5) for trace in (before, *after)), exact]
 
 
 def _write(report: Path, task: Task, results: list[MinimumSharpness], checks: dict[str, Verification]) -> None:
@@ -141,6 +146,6 @@ def _under_noise(task: Task, module: torch.nn.Module) -> list[NoiseRobustness]:
     data = task.data.batches
     found = []
     for noise, unit in (("absolute", typical), ("relative", 1.0)):
-        sigmas = [float(f"{unit * size:.2g}") for size in NOISE]
+        sigmas = [float(number(unit * size, 2)) for size in NOISE]
         found.append(noise_robustness(module, data, task.loss, sigmas=sigmas, noise=noise))  # type: ignore[arg-type]
     return found

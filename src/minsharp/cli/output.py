@@ -9,8 +9,6 @@ from functools import wraps
 from typing import Any, ParamSpec, TextIO
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ..text import printable
 
@@ -84,28 +82,3 @@ def console() -> Console:
     return Console(
         file=results(), width=None if terminal else 200, highlight=False, no_color=not terminal, soft_wrap=not terminal
     )
-
-
-def table(title: str, columns: list[str], rows: list[list[str]], total: bool = False) -> Table:
-    """A table whose first column is text and the others numbers; ``total`` sets the last row apart."""
-    result = Table(title=Text(printable(title)), title_justify="left", box=_simple(), pad_edge=False, show_edge=False)
-    for i, column in enumerate(columns):
-        result.add_column(Text(column), justify="left" if i == 0 else "right", overflow="fold")
-    for i, row in enumerate(rows):
-        if total and i == len(rows) - 1:
-            result.add_section()
-        result.add_row(*(Text(printable(cell)) for cell in row))
-    return result
-
-
-def _simple() -> Any:
-    from rich.box import SIMPLE_HEAD
-
-    return SIMPLE_HEAD
-
-
-def number(value: float | None, digits: int = 5) -> str:
-    """A number as people read it."""
-    if value is None or math.isnan(value):
-        return "-"
-    return f"{value:.{digits}g}"

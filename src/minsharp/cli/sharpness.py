@@ -6,7 +6,9 @@ from torch import Tensor
 
 from ..measures.minimum import MinimumSharpness
 from ..measures.verify import Verification
-from .output import console, table
+from ..text import magnitude
+from ..text.terminal import rich_table
+from .output import console
 
 
 def summary(result: MinimumSharpness) -> dict[str, Any]:
@@ -26,7 +28,7 @@ def print_checks(checks: dict[str, Verification]) -> None:
     """Verifications as tables."""
     for name, verification in checks.items():
         rows = [
-            [c.claim, f"{c.error:.1e}", f"{c.allowed:.1e}", "holds" if c.holds else "FAILS"]
+            [c.claim, magnitude(c.error), magnitude(c.allowed), "holds" if c.holds else "FAILS"]
             for c in verification.checks
         ]
-        console().print(table(f"Verification, scope {name}", ["claim", "error", "allowed", "verdict"], rows))
+        console().print(rich_table(f"Verification, scope {name}", ["claim", "error", "allowed", "verdict"], rows))

@@ -25,7 +25,7 @@ from ..results.curvature import Diagonal, Kind
 from ..subject.batches import Data, batches, first_of, held
 from ..subject.model import copied
 from ..subject.modes import eval_mode, plain_mode
-from ..text import csv_cell, printable
+from ..text import count, csv_cell, decimals, magnitude, number, plain_table, printable
 from .catalogue import chosen
 from .registry import Invariance, Measure, Shared
 
@@ -83,24 +83,19 @@ class Comparison:
     @property
     def _title(self) -> str:
         tail = f"; drift over {self.rescalings} random rescalings per {self.scope}" if self.rescalings else ""
-        return f"{len(self.rows)} measures over {self.samples:,} samples{tail}"
+        return f"{len(self.rows)} measures over {count(self.samples)} samples{tail}"
 
     def _cells(self) -> list[tuple[str, ...]]:
         return [("measure", "value", "± s.e.", "seconds", "drift", "invariant"), *map(_cells, self.rows)]
 
     def __repr__(self) -> str:
-        rows = self._cells()
-        widths = [max(len(row[i]) for row in rows) for i in range(6)]
-        lines = [
-            "  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in range(1, 6))]).rstrip()
-            for row in rows
-        ]
+        head, *rows = self._cells()
         reasons: dict[str, list[str]] = {}
         for row in self.rows:
             if row.error:
                 reasons.setdefault(printable(row.error), []).append(printable(row.name))
         failures = [f"failed: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
-        return "\n".join([self._title, lines[0], "-" * len(lines[0]), *lines[1:], *failures])
+        return "\n".join([self._title, plain_table(head, rows), *failures])
 
     def _repr_html_(self) -> str:
         return self.to_html()
@@ -126,9 +121,8 @@ class Comparison:
 def _cells(row: Row) -> tuple[str, ...]:
     if row.value is None:
         return printable(row.name), "failed", "", "", "", row.invariance
-    error = "" if row.standard_error is None else f"{row.standard_error:.2g}"
-    drift = "-" if row.drift is None else f"{row.drift:.1e}"
-    return printable(row.name), f"{row.value:.6g}", error, f"{row.seconds:.2f}", drift, row.invariance
+    error = "" if row.standard_error is None else number(row.standard_error, 2)
+    return printable(row.name), number(row.value), error, decimals(row.seconds), magnitude(row.drift), row.invariance
 
 
 @plain_mode()

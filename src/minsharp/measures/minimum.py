@@ -29,7 +29,7 @@ from ..results.curvature import MATRICES, Diagonal, Kind, Trace
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
-from ..text import printable
+from ..text import interval, magnitude, number, percent, plain_table, printable
 
 Curvature = Trace | Diagonal
 
@@ -84,30 +84,28 @@ class MinimumSharpness(Frozen):
         }
 
     def _rows(self) -> list[tuple[str, ...]]:
-        rows: list[tuple[str, ...]] = [("parameter", "trace before", "trace after", "factor")]
         scales = self.scales
-        for name, after in self.by_parameter.items():
-            rows.append((printable(name), f"{self.before[name]:.6g}", f"{after:.6g}", _range(scales.get(name))))
-        return [*rows, ("total", f"{self.trace:.6g}", f"{self.value:.6g}", "")]
+        return [
+            (name, number(self.before[name]), number(after), _factor(scales.get(name)))
+            for name, after in self.by_parameter.items()
+        ]
 
     def __repr__(self) -> str:
         head = (
-            f"Minimum sharpness {self.value:.6g}, from a trace of {self.trace:.6g} "
+            f"Minimum sharpness {number(self.value)}, from a trace of {number(self.trace)} "
             f"({MATRICES[self.curvature]}, scope {self.scope!r}{', powers of two' if self.power_of_two else ''})"
         )
-        rows = self._rows()
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines = ["  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in (1, 2, 3))]) for row in rows]
-        rule = "-" * len(lines[0])
-        return "\n".join([head, self.status, lines[0], rule, *lines[1:-1], rule, lines[-1]])
+        columns = ("parameter", "trace before", "trace after", "factor")
+        total = ("total", number(self.trace), number(self.value), "")
+        return f"{head}\n{self.status}\n{plain_table(columns, self._rows(), total=total)}"
 
 
-def _range(factor: float | Tensor | None) -> str:
+def _factor(factor: float | Tensor | None) -> str:
     if factor is None:
         return "pinned"
     if isinstance(factor, Tensor):
-        return f"{float(factor.min()):.3g} to {float(factor.max()):.3g}"
-    return f"{factor:.4g}"
+        return interval(float(factor.min()), float(factor.max()))
+    return number(factor, 4)
 
 
 @plain_mode()
@@ -304,14 +302,14 @@ def _status(vanishing: list[str], log_value: float, log_bound: float) -> str:
             + ", ".join(vanishing)
             + " vanish, in whole or in part; the scales go part of the way"
         )
-    return f"minimum, certified to {max(log_value - log_bound, 0.0):.0e}"
+    return f"minimum, certified to {magnitude(max(log_value - log_bound, 0.0), 0)}"
 
 
 def _status_of_powers(value: float, bound: float, moved: bool) -> str:
     start = "powers of two" if moved else "powers of two: none that was tried is flatter than the network as it is"
     if not bound:
         return f"{start}; with other factors the trace comes as near to zero as one likes"
-    return f"{start}; at most {max(value / bound - 1, 0.0):.2%} above the minimum of all factors"
+    return f"{start}; at most {percent(max(value / bound - 1, 0.0), 2)} above the minimum of all factors"
 
 
 @plain_mode()

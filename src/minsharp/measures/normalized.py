@@ -21,7 +21,7 @@ from ..rules.contraction import Contraction, PerSampleVJP
 from ..subject.batches import Data, batches, first_of, held
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
-from ..text import printable
+from ..text import count, magnitude, number, plain_table, printable
 from .minimum import graph_of
 
 Form = Literal["arxiv", "icml"]
@@ -45,11 +45,9 @@ class NormalizedSharpness(Frozen):
         return {**vars(self), "by_layer": dict(self.by_layer)}
 
     def __repr__(self) -> str:
-        parts = [(printable(name), value) for name, value in self.by_layer.items()]
-        width = max([len(name) for name, _ in parts] + [5])
-        rows = [f"{name.ljust(width)}  {value:>12.6g}" for name, value in parts]
-        head = f"Normalized sharpness {self.value:.6g} ({self.objective} objective, {self.samples:,} samples)"
-        return "\n".join([head, self.status, f"{'layer'.ljust(width)}  {'value':>12}", "-" * (width + 14), *rows])
+        rows = [(name, number(value)) for name, value in self.by_layer.items()]
+        head = f"Normalized sharpness {number(self.value)} ({self.objective} objective, {count(self.samples)} samples)"
+        return f"{head}\n{self.status}\n{plain_table(('layer', 'value'), rows, least=(0, 12))}"
 
 
 @plain_mode()
@@ -151,7 +149,7 @@ def _diagonal(
 def _status(value: float, bound: float, loose: list[str]) -> str:
     if not value:
         return "zero: no weight matrix has both curvature and size on this data"
-    gap = f"certified to {max(1 - bound / value, 0.0):.0e}"
+    gap = f"certified to {magnitude(max(1 - bound / value, 0.0), 0)}"
     if loose:
         return f"infimum, {gap}, not attained in {', '.join(loose)}: some entries can be scaled away for ever"
     return f"minimum, {gap}"

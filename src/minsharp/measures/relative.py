@@ -23,7 +23,7 @@ from ..results.curvature import Diagonal, Trace
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
-from ..text import printable
+from ..text import count, number, plain_table
 from .minimum import Curvature, MinimumSharpness, minimum_sharpness
 
 SensitivityScope = Literal["tensor", "element"]
@@ -54,7 +54,7 @@ class RelativeMinimumSharpness:
         return {**numbers, "minimum": self.minimum.to_dict()}
 
     def __repr__(self) -> str:
-        head = f"Relative minimum sharpness {self.value:.6g}: the following over E||c||^2 = {self.energy:.6g}"
+        head = f"Relative minimum sharpness {number(self.value)}: the following over E||c||^2 = {number(self.energy)}"
         return f"{head}\n{self.minimum!r}"
 
 
@@ -73,11 +73,9 @@ class RelativeSensitivity(Frozen):
         return {**vars(self), "by_parameter": dict(self.by_parameter)}
 
     def __repr__(self) -> str:
-        parts = [(printable(name), value) for name, value in self.by_parameter.items()]
-        width = max([len(name) for name, _ in parts] + [9])
-        rows = [f"{name.ljust(width)}  {value:>12.6g}" for name, value in parts]
-        head = f"Relative sensitivity {self.value:.6g} (scope {self.scope!r}, {self.samples:,} samples)"
-        return "\n".join([head, f"{'parameter'.ljust(width)}  {'part':>12}", "-" * (width + 14), *rows])
+        rows = [(name, number(value)) for name, value in self.by_parameter.items()]
+        head = f"Relative sensitivity {number(self.value)} (scope {self.scope!r}, {count(self.samples)} samples)"
+        return f"{head}\n{plain_table(('parameter', 'part'), rows, least=(0, 12))}"
 
 
 @plain_mode()

@@ -15,6 +15,7 @@ from ..reference.objective import Objective
 from ..subject.batches import Data
 from ..subject.model import Pattern
 from ..subject.modes import plain_mode
+from ..text import number, plain_table
 
 Noise = Literal["absolute", "relative"]
 
@@ -64,16 +65,13 @@ class NoiseRobustness:
         def cell(m: Measured | None, spec: str) -> str:
             return "-" if m is None else format(m, spec)
 
-        rows = [("sigma", "accuracy", "agreement", "loss")]
-        rows += [
-            (f"{v.sigma:g}", cell(v.accuracy, ".4f"), cell(v.agreement, ".4f"), cell(v.loss, ".4g"))
+        rows = [
+            (number(v.sigma), cell(v.accuracy, ".4f"), cell(v.agreement, ".4f"), cell(v.loss, ".4g"))
             for v in self.levels
         ]
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         size = "absolute" if self.noise == "absolute" else "relative to each tensor's root mean square"
         head = f"Gaussian noise on the weights, {size}, {self.trials} trials"
-        return "\n".join([head, lines[0], "-" * len(lines[0]), *lines[1:]])
+        return f"{head}\n{plain_table(('sigma', 'accuracy', 'agreement', 'loss'), rows, text=0)}"
 
 
 @plain_mode()

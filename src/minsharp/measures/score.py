@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..frozen import Frozen
-from ..text import printable
+from ..text import number, plus_minus, printable
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,10 +27,11 @@ class Score(Frozen):
         }
 
     def __repr__(self) -> str:
-        error = "" if self.standard_error is None else f" ± {self.standard_error:.2g}"
         details = ", ".join(f"{printable(name)} {_text(value)}" for name, value in self.details.items())
-        return f"{printable(self.measure)} {self.value:.6g}{error}" + (f" ({details})" if details else "")
+        return f"{printable(self.measure)} {plus_minus(self.value, self.standard_error)}" + (
+            f" ({details})" if details else ""
+        )
 
 
 def _text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else printable(value)
+    return number(value, 4) if isinstance(value, float) else printable(value)

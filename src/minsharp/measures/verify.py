@@ -20,7 +20,7 @@ from ..subject.batches import Batch, Data, batches
 from ..subject.inputs import call_form, picked
 from ..subject.model import copied, unwrapped
 from ..subject.modes import eval_mode, plain_mode, random_state_kept
-from ..text import printable
+from ..text import magnitude, plain_table
 from .minimum import MinimumSharpness
 
 OUTPUTS = 1e-9
@@ -60,14 +60,10 @@ class Verification:
         return {"holds": self.holds, "checks": rows}
 
     def __repr__(self) -> str:
-        claims = [printable(check.claim) for check in self.checks]
-        width = max(map(len, claims))
         rows = [
-            f"{claim.ljust(width)}  {c.error:>9.1e}  {c.allowed:>9.1e}  {'holds' if c.holds else 'FAILS'}"
-            for claim, c in zip(claims, self.checks, strict=True)
+            (c.claim, magnitude(c.error), magnitude(c.allowed), "holds" if c.holds else "FAILS") for c in self.checks
         ]
-        head = f"{'claim'.ljust(width)}  {'error':>9}  {'allowed':>9}"
-        return "\n".join([head, "-" * (len(head) + 7), *rows])
+        return plain_table(("claim", "error", "allowed", ""), rows, least=(0, 9, 9, 0))
 
 
 @plain_mode()

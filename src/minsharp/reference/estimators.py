@@ -17,6 +17,7 @@ from ..results.curvature import Diagonal
 from ..subject.batches import Data
 from ..subject.model import Model, Pattern
 from ..subject.modes import plain_mode
+from ..text import plus_minus
 from .objective import Objective
 
 
@@ -62,7 +63,7 @@ class Estimate:
     probes: tuple[float, ...]
 
     def __repr__(self) -> str:
-        return f"{self.value:.6g} ± {self.standard_error:.2g} ({len(self.probes)} probes)"
+        return f"{plus_minus(self.value, self.standard_error)} ({len(self.probes)} probes)"
 
 
 @plain_mode()

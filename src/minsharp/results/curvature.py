@@ -10,10 +10,11 @@ from torch import Tensor
 from ..errors import InputError
 from ..frozen import Frozen, FrozenDict
 from ..graph.records import Graph
-from ..text import printable
+from ..text import count, number, percent, plain_table, printable
 from .sums import CurvatureSum
 
 Kind = Literal["hessian", "ggn", "jacobian"]
+_HEAD = ("parameter", "trace", "share", "exact")
 MATRICES: Mapping[Kind, str] = {"hessian": "Hessian", "ggn": "Gauss-Newton", "jacobian": "Jacobian"}
 
 
@@ -89,28 +90,23 @@ class _Curvature(Frozen):
 
     @property
     def _title(self) -> str:
-        return f"{MATRICES[self.kind]} trace of {printable(self.loss)} over {self.samples:,} samples"
+        return f"{MATRICES[self.kind]} trace of {printable(self.loss)} over {count(self.samples)} samples"
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
         total = sum(self._totals.values())
         rows = []
         for name, value in self._totals.items():
-            share = f"{value / total:.1%}" if total else "-"
-            rows.append((printable(name), f"{value:.6g}", share, "yes" if self.exact[name] else "no"))
-        return [*rows, ("total", f"{total:.6g}", "", "yes" if all(self.exact.values()) else "no")]
+            share = percent(value / total if total else None)
+            rows.append((printable(name), number(value), share, "yes" if self.exact[name] else "no"))
+        return [*rows, ("total", number(total), "", "yes" if all(self.exact.values()) else "no")]
 
     def __repr__(self) -> str:
-        header = ("parameter", "trace", "share", "exact")
-        rows = [header, *self._rows()]
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines = ["  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in (1, 2, 3))]) for row in rows]
-        lines.insert(1, "-" * len(lines[0]))
-        lines.insert(-1, lines[1])
-        return "\n".join([self._title, *lines])
+        *rows, total = self._rows()
+        return f"{self._title}\n{plain_table(_HEAD, rows, total=total)}"
 
     def _repr_html_(self) -> str:
         cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self._rows())
-        head = "".join(f"<th>{name}</th>" for name in ("parameter", "trace", "share", "exact"))
+        head = "".join(f"<th>{name}</th>" for name in _HEAD)
         body = f"<thead><tr>{head}</tr></thead><tbody>{cells}</tbody>"
         return f"<table><caption>{escape(self._title)}</caption>{body}</table>"
 
