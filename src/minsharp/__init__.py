@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from .errors import InputError, LossError, MinsharpError, NonFiniteError, NotExactError, ReadError
 
 if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
+    from . import laws as laws
+    from . import losses as losses
     from .curvature.hessian import hessian_diagonal, hessian_trace
     from .measures.compare import Comparison, compare
     from .measures.minimum import MinimumSharpness, flattest, minimum_sharpness
@@ -90,10 +92,14 @@ _LATER = {
     "network.symmetry": ("Symmetries", "symmetries"),
     "report.html": ("write_report",),
 }
+_ROOMS = ("laws", "losses")
+"""Modules that are public as a whole: ``minsharp.losses.Loss``."""
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used: importing minsharp stays light."""
+    if name in _ROOMS:
+        return import_module(f".{name}", __name__)
     for module, names in _LATER.items():
         if name in names:
             globals()[name] = getattr(import_module(f".{module}", __name__), name)
@@ -102,4 +108,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_ROOMS})
