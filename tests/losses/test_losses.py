@@ -1,5 +1,6 @@
 """The number is the Hessian of that very criterion, whatever its options and however the data is cut."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -252,3 +253,175 @@ def test_a_second_input_is_not_a_target() -> None:
     x = torch.randn(4, 6)
     with pytest.raises(ms.LossError, match=r"if that is a second input, pass \(\(a, b\), None\)"):
         ms.hessian_trace(nn.Linear(6, 3), (x, x))
+
+
+# A loss of one's own in closed form
+
+
+class Metric(ms.losses.Loss):
+    """(o - y)^T A A^T (o - y) / 2: S = A, whatever the targets."""
+
+    needs_targets = False
+
+    def __init__(self, A: Tensor):
+        self.A = A
+
+    def total(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
+        assert targets is not None
+        return ((outputs - targets) @ self.A.to(outputs)).square().sum() / 2
+
+    def columns(self, outputs: Tensor, targets: Tensor | None) -> ms.losses.Columns:
+        return ms.losses.Columns.of(self.A.to(outputs).mT.expand(len(outputs), -1, -1))
+
+
+class LogCosh(ms.losses.Separate):
+    """log cosh(o - y), entry by entry."""
+
+    def total(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
+        assert targets is not None
+        return (outputs - targets).cosh().log().sum()
+
+    def second_derivative(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
+        assert targets is not None
+        return 1 - (outputs - targets).tanh().square()
+
+
+def metric() -> Metric:
+    return Metric(torch.randn(4, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
+
+
+OWN: dict[str, Callable[[], ms.losses.Loss]] = {"metric": metric, "log cosh": LogCosh}
+
+
+@pytest.mark.parametrize("make", OWN.values(), ids=OWN)
+@pytest.mark.parametrize("memory", [None, 1])
+def test_a_loss_in_closed_form(make: Callable[[], ms.losses.Loss], memory: int | None) -> None:
+    loss, (inputs, _), targets = make(), MLP.data(N), probabilities(MLP)
+    assert isinstance(inputs, Tensor)
+    model = MLP.model().eval()
+    outputs = oracles.outputs(model, inputs)
+    assert ms.laws.check_loss(loss, outputs, targets) == []
+    found = ms.hessian_diagonal(model, (inputs, targets), loss, memory=memory).by_parameter
+    weight = loss.weight(outputs, targets)
+    for name, diagonal in found.items():
+        expected = oracles.hessian_diagonal(model, inputs, targets, lambda o, y: loss.total(o, y) / weight, name)
+        assert torch.allclose(diagonal, expected, rtol=1e-9, atol=1e-13)
+
+
+def test_a_loss_goes_wherever_a_criterion_goes() -> None:
+    loss, (inputs, _), targets = metric(), MLP.data(N), probabilities(MLP)
+    model, data = MLP.model().eval(), (inputs, targets)
+    criterion = lambda o, y: loss.total(o, y) / len(o)  # noqa: E731
+    minimum = ms.minimum_sharpness(model, data, loss)
+    assert minimum.value == pytest.approx(ms.minimum_sharpness(model, data, criterion).value)
+    assert ms.verify(model, data, minimum, loss).holds
+    for estimate in (estimators.baseline_diagonal, estimators.tsuzuku_icml_diagonal):
+        assert estimate(model, data, loss).total == pytest.approx(estimate(model, data, criterion).total)
+    for function in (ms.normalized_sharpness, ms.relative_sensitivity, ms.relative_minimum_sharpness):
+        assert function(model, data, loss).value == pytest.approx(function(model, data, criterion).value, rel=1e-6)
+    noisy = [ms.noise_robustness(model, data, loss=one, sigmas=[0.01], trials=2, seed=0) for one in (loss, criterion)]
+    assert repr(noisy[0]) == repr(noisy[1])
+    table = ms.compare(model, data, loss=loss)
+    assert table["trace"].value == pytest.approx(ms.hessian_trace(model, data, criterion).total)
+    flat = ms.flattest(model, data, loss, scope="layer")
+    assert ms.hessian_trace(flat, data, loss).total == pytest.approx(minimum.value)
+
+
+def test_the_name_of_a_loss_tells_its_options() -> None:
+    assert Metric(torch.tensor([[2.0], [0.0]])).name == "Metric(A=[[2.0], [0.0]])"
+    x = torch.randn(3, 2)
+    one, other = (ms.hessian_trace(nn.Linear(2, 2), x, Metric(c * torch.eye(2))) for c in (1, 2))
+    with pytest.raises(ms.InputError, match="different things: loss Metric"):
+        one + other
+
+
+def test_a_loss_in_double_is_the_same_loss() -> None:
+    single = Metric(torch.eye(4))
+    double = single.double()
+    assert (double.A.dtype, single.A.dtype) == (torch.float64, torch.float32)
+    assert double.name == single.name
+    assert torch.equal(double.A, single.A.double())
+
+
+def test_a_class_is_no_loss() -> None:
+    for given in (Metric, nn.CrossEntropyLoss):
+        with pytest.raises(ms.LossError, match=rf"got the class {given.__name__}.*loss={given.__name__}\(\.\.\.\)"):
+            ms.hessian_trace(nn.Linear(2, 2), torch.randn(3, 2), given)  # type: ignore[arg-type]
+
+
+class Broken(Metric):
+    """Several ways to write a loss that is none."""
+
+    def __init__(self, how: str):
+        super().__init__(torch.eye(4, dtype=torch.float64))
+        self.how = how
+
+    def total(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
+        value = super().total(outputs, targets)
+        if self.how == "writes":
+            outputs.detach().add_(1)
+        if self.how == "vector":
+            return value.expand(3)
+        if self.how == "between":
+            return value + (outputs[0] * outputs[1]).sum()
+        return value / len(outputs) if self.how == "mean" else value
+
+    def columns(self, outputs: Tensor, targets: Tensor | None) -> ms.losses.Columns:
+        right = super().columns(outputs, targets)
+        if self.how == "factor":
+            return ms.losses.Columns(right.rank, lambda start, stop: 2 * right.slice(start, stop))
+        if self.how == "samples last":
+            return ms.losses.Columns(right.rank, lambda start, stop: right.slice(start, stop)[:1])
+        if self.how == "slices":
+            return ms.losses.Columns(right.rank, lambda start, stop: right.slice(0, stop - start))
+        if self.how == "type":
+            return ms.losses.Columns(right.rank, lambda start, stop: right.slice(start, stop).double())
+        if self.how == "targets" and targets is not None:
+            return ms.losses.Columns.of(2 * right.slice(0, right.rank))
+        return right
+
+    def check(self, outputs: Tensor, targets: Tensor | None) -> None:
+        if self.how == "refuses":
+            raise ms.LossError("no")
+
+    def weight(self, outputs: Tensor, targets: Tensor | None) -> float:
+        return 1.0 if self.how == "weight" else super().weight(outputs, targets)
+
+    def rank(self, shape: tuple[int, ...]) -> int:
+        return 2 if self.how == "rank" else super().rank(shape)
+
+
+HOW = {
+    "vector": r"total: returns shape \(3,\), expected one number",
+    "between": "factor: the total of Broken.* is no sum over samples",
+    "mean": "adds up: the totals of two parts .* return a sum over samples, not a mean",
+    "factor": "factor: S S.T of Broken.* is not the Hessian of its total: in sample 0 an entry is 4, autograd's 1",
+    "samples last": r"columns: come as \(1, 4, 4\) torch.float64, expected \(6, 4, 4\)",
+    "slices": "columns: are not the same taken 1 at a time",
+    "type": r"columns: come as \(6, 4, 4\) torch.float64, expected \(6, 4, 4\) torch.float32",
+    "targets": "factor: needs_targets is False, and yet S S.T is another",
+    "refuses": "accepts: raised LossError: no",
+    "weight": "adds up: the weights of two parts, 1 and 1, are not the 1 of the batch",
+    "rank": r"columns: are 4, more than the 2 that rank\(\) promises",
+    "writes": "untouched: the outputs have changed",
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_broken_loss_is_noticed(how: str) -> None:
+    outputs, targets = torch.randn(6, 4), torch.randn(6, 4)
+    found = ms.laws.check_loss(Broken(how), outputs, targets)
+    assert re.search(HOW[how], "\n".join(found))
+    assert ms.laws.check_loss(Broken(""), outputs, targets) == []
+
+
+def test_columns_of_a_wrong_shape_are_refused_in_measuring() -> None:
+    with pytest.raises(ms.LossError, match=r"came as \(1, 4, 4\).*expected \(3, 4, 4\).*check_loss"):
+        ms.hessian_trace(nn.Linear(2, 4), torch.randn(3, 2), Broken("samples last"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_criteria_obey_the_laws_of_losses(name: str) -> None:
+    entry, criterion, make = CASES[name]
+    outputs = oracles.outputs(entry.model(), entry.data(N)[0])
+    assert ms.laws.check_loss(criterion, outputs, make(entry)) == []

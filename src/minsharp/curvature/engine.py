@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError, NonFiniteError
+from ..errors import InputError, LossError, NonFiniteError
 from ..graph.records import DEVICE, store
-from ..losses import Loss
+from ..losses import Columns, Loss
+from ..losses.wording import shape_of
 from ..network.finite import first_non_finite, is_finite
 from ..network.network import Network
 from ..operations import row
@@ -129,11 +130,23 @@ class Engine:
         self.loss.check(outputs, chunk.targets)
         columns = self.loss.columns(outputs, chunk.targets)
         for start in range(0, columns.rank, self.columns):
-            S = columns.slice(start, min(start + self.columns, columns.rank))  # (n, R, *output)
+            S = self._some(columns, start, outputs)  # (n, R, *output)
             if alone:
                 S = torch.cat([S, torch.zeros_like(S)])
             self.quantity.add(sums, self._sweep(forward, S.transpose(0, 1)))
         return self.loss.weight(outputs, chunk.targets), self.loss.energy(outputs)
+
+    def _some(self, columns: Columns, start: int, outputs: Tensor) -> Tensor:
+        """The next columns, as many as fit into memory; refuses what is not shaped (n, R, *output)."""
+        stop = min(start + self.columns, columns.rank)
+        S = columns.slice(start, stop)
+        expected = (len(outputs), stop - start, *outputs.shape[1:])
+        if S.shape != expected or S.dtype != outputs.dtype:
+            raise LossError(
+                f"{self.loss.name}: columns {start} to {stop} came as {shape_of(S)}, expected {expected} "
+                f"{outputs.dtype}: (samples, columns, *output). See minsharp.laws.check_loss(loss, outputs, targets)"
+            )
+        return S
 
     def _rows(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Refuse inputs that are NaN or infinite. Of plain rows the squared norms tell that, if they are needed."""

@@ -1,7 +1,6 @@
 """Any other convex loss, through autograd."""
 
 from collections.abc import Callable
-from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -14,23 +13,19 @@ from .wording import name_of, shape_of, wide
 class AnyConvex(Loss):
     """Any other criterion that is a mean or a sum of convex per-sample terms, through its own output Hessian."""
 
-    needs_targets = True
-
     def __init__(self, criterion: Callable[[Tensor, Tensor], Tensor]):
         self.criterion = criterion
         self.name = repr(criterion) if isinstance(criterion, nn.Module) else name_of(criterion)
         self.mean = getattr(criterion, "reduction", "mean") == "mean"
         self._seen: tuple[Tensor, Tensor] | None = None
 
-    def rank(self, shape: tuple[int, ...]) -> int:
-        """At most one column per entry of the outputs."""
-        return prod(shape)
-
     def check(self, outputs: Tensor, targets: Tensor | None) -> None:
         """The criterion of the batch has to be the mean, or the sum, of its samples'."""
         if targets is None:
             raise LossError(f"{self.name} needs targets: pass data=(inputs, targets)")
         first = (outputs[:1].detach(), targets[:1])
+        if self._seen is not None and self._seen[0].shape[1:] != outputs.shape[1:]:  # of another network
+            self._seen = None
         if self._seen is not None:  # together with a sample of earlier data: weights per class show only in mixtures
             outputs, targets = (torch.cat([old, new]) for old, new in zip(self._seen, (outputs, targets), strict=True))
         self._seen = self._seen or first
@@ -60,10 +55,6 @@ class AnyConvex(Loss):
         assert targets is not None
         value = self.criterion(outputs, targets)
         return value * len(outputs) if self.mean else value
-
-    def weight(self, outputs: Tensor, targets: Tensor | None) -> float:
-        """Samples."""
-        return float(len(outputs))
 
     def columns(self, outputs: Tensor, targets: Tensor | None) -> Columns:
         """Eigenvectors times the roots of the eigenvalues, which must not be negative."""

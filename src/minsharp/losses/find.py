@@ -21,16 +21,22 @@ def default_loss() -> Loss:
 
 
 def as_loss(criterion: Criterion | None) -> Loss:
-    """The loss behind a torch criterion."""
+    """The loss behind a torch criterion; a `Loss` is one already."""
     if criterion is None:
         return default_loss()
+    if isinstance(criterion, Loss):
+        return criterion
     known: dict[Any, type[nn.Module]] = {
         F.cross_entropy: nn.CrossEntropyLoss,
         F.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss,
         F.mse_loss: nn.MSELoss,
     }
+    if isinstance(criterion, type):
+        raise LossError(f"got the class {criterion.__name__}, expected one of its kind: loss={criterion.__name__}(...)")
     if not callable(criterion):
-        raise LossError(f"expected a criterion such as nn.CrossEntropyLoss(), got {criterion!r}")
+        raise LossError(
+            f"expected a criterion such as nn.CrossEntropyLoss() or a minsharp.losses.Loss, got {criterion!r}"
+        )
     if not isinstance(criterion, nn.Module) and criterion in known:
         criterion = known[criterion]()
     if getattr(criterion, "reduction", "mean") not in ("mean", "sum"):

@@ -1,7 +1,6 @@
 """Losses that are sums over the entries of the outputs: squared error, and binary cross-entropy."""
 
 from abc import abstractmethod
-from math import prod
 
 import torch
 import torch.nn.functional as F
@@ -13,15 +12,14 @@ from .wording import described, shape_of, wide
 
 
 class Separate(Loss):
-    """A loss that is a sum over the entries of the outputs: its Hessian is diagonal."""
+    """A loss that is a sum over the entries of the outputs: its Hessian is diagonal, `second_derivative` tells it all.
+
+    As in torch, a mean divides by the number of entries, and targets are shaped like the outputs.
+    """
 
     @abstractmethod
     def second_derivative(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
-        """Entry by entry."""
-
-    def rank(self, shape: tuple[int, ...]) -> int:
-        """One column per entry."""
-        return prod(shape)
+        """d²term/do² of each entry, shaped like the outputs, which come in double precision."""
 
     def weight(self, outputs: Tensor, targets: Tensor | None) -> float:
         """torch averages over entries, not over samples."""
@@ -31,7 +29,7 @@ class Separate(Loss):
         """Targets are shaped like the outputs."""
         if targets is None:
             if self.needs_targets:
-                raise LossError(f"{self.name} with pos_weight needs targets: pass data=(inputs, targets)")
+                raise LossError(f"{self.name} needs targets: pass data=(inputs, targets)")
         elif targets.shape != outputs.shape:
             raise LossError(
                 f"expected targets of shape {tuple(outputs.shape)}, as the outputs, got {shape_of(targets)}"

@@ -39,6 +39,8 @@ def _parts(batch: Batch) -> Iterator[Batch]:
 
 def doubled(criterion: Criterion | None) -> Criterion | None:
     """A criterion whose own tensors are in double precision; a function stays as it is."""
+    if isinstance(criterion, Loss):
+        return criterion.double()
     return copy.deepcopy(criterion).double() if isinstance(criterion, nn.Module) else criterion
 
 
