@@ -19,7 +19,7 @@ from minsharp.experiments.tables import Table
 from minsharp.measures.compare import Comparison, Row
 from minsharp.measures.score import Score
 from minsharp.measures.verify import Check, Verification
-from minsharp.report.markup import el
+from minsharp.report.templating import environment
 from minsharp.text import csv_cell, printable, printable_lines
 
 EVIL = "evil\x1b[31m\r\x07\x9b2J\u202e\u2066\u200b\u2028\ud800|<b>"
@@ -109,9 +109,11 @@ def test_errors_stay_what_they_are() -> None:
 
 
 def test_markup_is_free_of_control_characters() -> None:
-    text = el("p", EVIL, "\n", title=EVIL)
+    template = environment().from_string('<p title="{{ name }}"{{ {"class": name}|shown|xmlattr }}>{{ name }}</p>')
+    text = template.render(name=f'{EVIL}" onclick="')
     assert shown_well(text)
     assert "<b>" not in text
+    assert text.count('"') == 4
 
 
 def test_reports_are_free_of_control_characters(tmp_path: Path) -> None:

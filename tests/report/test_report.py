@@ -1,16 +1,12 @@
 """The report: what it says, that it needs nothing else, and that it works in a browser."""
 
-import fcntl
-import json
-import os
 import re
-import select
 import shutil
-import subprocess
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -18,7 +14,10 @@ from torch import nn
 
 import minsharp as ms
 from minsharp.report import Point, Scatter, write_report
-from minsharp.report.charts import Curve, Reading, bars, curves, number, ranges, scatter, ticks
+from minsharp.report.charts import Chart, Curve, Reading, bars, curves, number, ranges, scatter, ticks
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 """A layer's name; module names hold no dots."""
@@ -167,20 +166,33 @@ def test_odd_numbers_do_not_break_it(tmp_path: Path) -> None:
         assert "nan" not in text.lower().replace("minsharp", "")
 
 
+def values(chart: Chart, kind: str, *names: str) -> list[tuple[Any, ...]]:
+    """These attributes of every mark of a class."""
+    marks = [mark for mark in chart.marks if kind in str(mark.attributes["class"]).split()]
+    return [tuple(mark.attributes[name] for name in names) for mark in marks]
+
+
 def test_charts_put_numbers_where_they_belong() -> None:
     drawn = bars("t", [("a", 10.0, 5.0), ("b", 0.0, 2.5)], ("before", "after"))
-    widths = [float(w) for w in re.findall(r'<rect [^>]*width="([\d.]+)"', drawn)]
-    assert widths[1] == pytest.approx(widths[0] / 2, abs=0.01)
-    assert widths[3] == pytest.approx(widths[0] / 4, abs=0.01)
+    widths = [width for (width,) in values(drawn, "bar", "width")]
+    assert widths[1] == pytest.approx(widths[0] / 2)
+    assert widths[3] == pytest.approx(widths[0] / 4)
     drawn = ranges("t", [("a", 0.5, 1.0, 2.0)])
-    (line,) = re.findall(r'x1="([\d.]+)" x2="([\d.]+)"[^>]*class="range"', drawn)
-    middle = float(re.findall(r'cx="([\d.]+)"', drawn)[0])
-    assert middle == pytest.approx((float(line[0]) + float(line[1])) / 2, abs=0.01)
+    ((low, high),), ((middle,),) = values(drawn, "range", "x1", "x2"), values(drawn, "mark", "cx")
+    assert middle == pytest.approx((low + high) / 2)
     plot = scatter(Scatter("t", "x", "y", (Point(1, 1), Point(10, 2), Point(100, 3)), log_x=True))
-    xs = [float(x) for x in re.findall(r'cx="([\d.]+)"', plot)]
-    assert xs[1] == pytest.approx((xs[0] + xs[2]) / 2, abs=0.02)
+    ((left, bottom), (centre, halfway), (right, top)) = values(plot, "dot", "cx", "cy")
+    assert centre == pytest.approx((left + right) / 2)
+    assert halfway == pytest.approx((bottom + top) / 2)
+    assert bottom > top
     lines = [Curve("a", (Reading(0.1, 0.5, 0.1), Reading(0.2, 0.4))), Curve("b", (Reading(0.1, 0.6),))]
-    assert len(re.findall("data-words=", curves("t", "x", "y", lines))) == 3
+    words = [text for (text,) in values(curves("t", "x", "y", lines), "point", "data-words")]
+    assert words == ["a, noise 0.1: 50.0% ± 10.0%", "a, noise 0.2: 40.0%", "b, noise 0.1: 60.0%"]
+
+
+def test_charts_without_numbers_say_so() -> None:
+    assert curves("t", "x", "y", [Curve("a", (Reading(0.1, float("nan")),))]).description == "Nothing was measured."
+    assert scatter(Scatter("t", "x", "y", (Point(-1.0, 1.0),), log_x=True)).marks == ()
 
 
 def test_ticks_are_round_and_inside() -> None:
@@ -202,149 +214,73 @@ def test_wrong_arguments(tmp_path: Path) -> None:
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-class Browser:
-    """Chromium over a pipe: messages of the DevTools protocol, each ended by a zero byte."""
+@pytest.fixture
+def page() -> Iterator["Page"]:
+    """A page in Chromium, without a network."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on the path")
+    from playwright.sync_api import sync_playwright
 
-    def __init__(self, folder: Path):
-        assert CHROMIUM is not None
-        down, self.up = os.pipe()
-        self.down, up = os.pipe()
-
-        def wire() -> None:
-            away = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (down, up)]  # the pipes may be 3 and 4 themselves
-            os.dup2(away[0], 3)
-            os.dup2(away[1], 4)
-
-        flags = ["--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-        self.process = subprocess.Popen(
-            [CHROMIUM, *flags, f"--user-data-dir={folder / 'profile'}", "about:blank"],
-            preexec_fn=wire,
-            close_fds=False,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(down)
-        os.close(up)
-        self.buffer = b""
-        self.count = 0
-        self.events: list[dict[str, Any]] = []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = ""
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "DOM"):
-            self.call(f"{domain}.enable")
-
-    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send one command, and wait for its answer; what else arrives is kept."""
-        self.count += 1
-        message: dict[str, Any] = {"id": self.count, "method": method, "params": parameters}
-        if getattr(self, "session", ""):
-            message["sessionId"] = self.session
-        os.write(self.up, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._next()
-            if answer.get("id") == self.count:
-                assert "error" not in answer, answer
-                result: dict[str, Any] = answer["result"]
-                return result
-            self.events.append(answer)
-
-    def _next(self) -> dict[str, Any]:
-        while b"\0" not in self.buffer:
-            ready, _, _ = select.select([self.down], [], [], 30)
-            assert ready, "the browser does not answer"
-            part = os.read(self.down, 1 << 16)
-            assert part, "the browser is gone"
-            self.buffer += part
-        message, _, self.buffer = self.buffer.partition(b"\0")
-        found: dict[str, Any] = json.loads(message)
-        return found
-
-    def run(self, script: str) -> Any:
-        """The value of an expression in the page."""
-        found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in found, found
-        return found["result"].get("value")
-
-    def open(self, path: Path) -> None:
-        self.call("Page.navigate", url=path.as_uri())
-        self.run("new Promise(r => document.readyState === 'complete' ? r() : addEventListener('load', () => r()))")
-
-    def press(self, key: str) -> None:
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
-
-    def troubles(self) -> list[dict[str, Any]]:
-        """Errors, messages on the console, and dialogues."""
-        kinds = (
-            "Runtime.exceptionThrown",
-            "Runtime.consoleAPICalled",
-            "Log.entryAdded",
-            "Page.javascriptDialogOpening",
-        )
-        return [event for event in self.events if event.get("method") in kinds]
-
-    def close(self) -> None:
-        self.process.terminate()
-        self.process.wait(timeout=30)
-        os.close(self.up)
-        os.close(self.down)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser.new_page(viewport={"width": 1000, "height": 800}, color_scheme="light", offline=True)
+        browser.close()
 
 
 @pytest.fixture
-def browser(tmp_path: Path) -> Any:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on the path")
-    started = Browser(tmp_path)
-    yield started
-    started.close()
+def troubles(page: "Page") -> list[str]:
+    """Errors, messages on the console, dialogues, and requests for anything but files."""
+    found: list[str] = []
+    page.on("pageerror", lambda error: found.append(str(error)))
+    page.on("console", lambda message: found.append(message.text))
+    page.on("dialog", lambda dialog: found.append(dialog.message))
+    page.on("request", lambda request: None if request.url.startswith("file:") else found.append(request.url))
+    return found
 
 
-def test_in_a_browser(browser: Browser, written: Path) -> None:
-    browser.open(written)
-    assert browser.run("document.images.length") == 0
-    assert browser.run("document.querySelector('h1').textContent") == f"A report on {HOSTILE}"
+def paper(page: "Page") -> str:
+    colour: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return colour
 
-    paper = "getComputedStyle(document.body).backgroundColor"
-    light = browser.run(paper)
-    assert browser.run("document.querySelector('button.theme').checkVisibility()")
-    browser.run("document.querySelector('button.theme').click()")
-    dark = browser.run(paper)
+
+def test_themes_in_a_browser(page: "Page", troubles: list[str], written: Path) -> None:
+    page.goto(written.as_uri())
+    assert page.locator("img").count() == 0
+    assert page.locator("h1").text_content() == f"A report on {HOSTILE}"
+    button, light = page.locator("button.theme"), paper(page)
+    assert button.is_visible()
+    button.click()
+    dark = paper(page)
     assert dark != light
-    assert browser.run("document.querySelector('button.theme').textContent") == "Light"
-    browser.run("document.querySelector('button.theme').click()")
-    assert browser.run(paper) == light
+    assert button.text_content() == "Light"
+    button.click()
+    assert paper(page) == light
+    page.evaluate("delete document.documentElement.dataset.theme")
+    page.emulate_media(color_scheme="dark")
+    assert paper(page) == dark
+    assert troubles == []
 
-    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-    browser.run("delete document.documentElement.dataset.theme")
-    assert browser.run(paper) == dark
-    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
 
-    shown = "document.querySelector('#experiments .tip').classList.contains('shown')"
-    words = "document.querySelector('#experiments .tip').textContent"
-    browser.run("document.querySelector('#experiments .plot').scrollIntoView({behavior: 'instant', block: 'center'})")
-    place = browser.run(
-        "(() => { const b = document.querySelectorAll('#experiments .point')[2].getBoundingClientRect();"
-        " return [b.x + b.width / 2, b.y + b.height / 2] })()"
-    )
-    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=place[0], y=place[1])
-    assert browser.run(shown)
-    assert browser.run(words) == f"run 3 {HOSTILE}: sharpness 3, gap 0.3"
-    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
-    assert not browser.run(shown)
+def test_points_in_a_browser(page: "Page", troubles: list[str], written: Path) -> None:
+    page.goto(written.as_uri())
+    plot = page.locator("#experiments .plot")
+    tip, points = plot.locator(".tip"), plot.locator(".point")
+    points.nth(2).hover()
+    assert "shown" in (tip.get_attribute("class") or "")
+    assert tip.text_content() == f"run 3 {HOSTILE}: sharpness 3, gap 0.3"
+    page.mouse.move(2, 2)
+    assert "shown" not in (tip.get_attribute("class") or "")
+    plot.focus()
+    for key, run in (("Home", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("ArrowUp", 5)):
+        page.keyboard.press(key)
+        assert tip.text_content() == f"run {run} {HOSTILE}: sharpness {run}, gap 0.{run}"
+    page.keyboard.press("Escape")
+    assert "shown" not in (tip.get_attribute("class") or "")
+    assert troubles == []
 
-    browser.run("document.querySelector('#experiments .plot').focus()")
-    browser.press("Home")
-    assert browser.run(words) == f"run 1 {HOSTILE}: sharpness 1, gap 0.1"
-    browser.press("ArrowRight")
-    assert browser.run(words) == f"run 2 {HOSTILE}: sharpness 2, gap 0.2"
-    browser.press("ArrowLeft")
-    browser.press("ArrowLeft")
-    assert browser.run(words) == f"run 5 {HOSTILE}: sharpness 5, gap 0.5"
-    browser.press("Escape")
-    assert not browser.run(shown)
 
-    for width in (360, 1200):
-        browser.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
-        assert browser.run("document.documentElement.scrollWidth") <= width
-    assert browser.troubles() == []
+@pytest.mark.parametrize("width", [360, 1200])
+def test_no_width_is_too_small_in_a_browser(width: int, page: "Page", written: Path) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(written.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
