@@ -23,6 +23,7 @@ from ..network.model import Pattern, unwrapped
 from ..network.modes import plain_mode
 from ..network.reader import Network
 from ..network.symmetry import Scales, Scope
+from ..solve.status import StatusText
 from ..text import count, number, plain_table
 from .minimum import Curvature, MinimumSharpness, minimum_sharpness
 
@@ -39,7 +40,7 @@ class RelativeMinimumSharpness:
     minimum: MinimumSharpness = field(repr=False)
 
     @property
-    def status(self) -> str:
+    def status(self) -> StatusText:
         """How sure the minimum is."""
         return self.minimum.status
 
