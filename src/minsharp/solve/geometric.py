@@ -112,7 +112,7 @@ class _Problem:
         return self.log_c - 2 * (self.A @ z)
 
     def log_value(self, z: Array) -> float:
-        """log f."""
+        """log f at z."""
         return log_sum(self.exponents(z))
 
     def values(self, z: Array) -> tuple[float, float]:
