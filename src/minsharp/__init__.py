@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .errors import InputError, LossError, MinsharpError, NonFiniteError, NotExactError, ReadError
+from .version import __version__ as __version__
 
 if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .curvature.hessian import hessian_diagonal, hessian_trace
@@ -26,8 +27,6 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .network.rescale import rescale
     from .network.symmetry import Symmetries, symmetries
     from .report.html import write_report
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Comparison",
