@@ -20,7 +20,7 @@ from minsharp.measures.compare import Comparison, Row
 from minsharp.measures.score import Score
 from minsharp.measures.verify import Check, Verification
 from minsharp.report.templating import environment
-from minsharp.text import csv_cell, printable, printable_lines
+from minsharp.text import csv_cell, markdown_cell, markdown_table, plain_table, printable, printable_lines
 
 EVIL = "evil\x1b[31m\r\x07\x9b2J\u202e\u2066\u200b\u2028\ud800|<b>"
 X = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -139,3 +139,24 @@ def test_no_cell_of_a_table_starts_a_formula(text: str, tmp_path: Path) -> None:
 
 def test_numbers_stay_numbers() -> None:
     assert [csv_cell(v) for v in (-1.5, -3, "-3e-7", None, True)] == [-1.5, -3, "-3e-7", None, True]
+
+
+def test_a_table_is_aligned_as_it_is_shown() -> None:
+    lines = plain_table(("name", "value"), [("evil\x1b[31m", "1"), ("b", "20")], total=("total", "")).split("\n")
+    assert lines == [
+        "name          value",
+        "-------------------",
+        "evil\\x1b[31m      1",
+        "b                20",
+        "-------------------",
+        "total",
+    ]
+
+
+def test_a_cell_of_markdown_stays_one() -> None:
+    name = "a|b`c`\n<script>"
+    table = markdown_table(("name", "value"), [(markdown_cell(name), "1")])
+    assert len(table.split("\n")) == 3
+    assert table.split("\n")[2].count("|") == 3
+    assert "<script>" not in table
+    assert "`" not in table

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .errors import InputError, LossError, MinsharpError, NonFiniteError, NotExactError, ReadError
+from .version import __version__ as __version__
 
 if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from . import laws, losses, measures
@@ -25,8 +26,6 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .network.symmetry import Symmetries, symmetries
     from .report.html import write_report
     from .results.curvature import Diagonal, Trace
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Diagonal",

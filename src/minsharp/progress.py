@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
@@ -10,10 +11,58 @@ def bar(description: str, total: int | None, show: bool) -> Iterator[Callable[[i
     if not show:
         yield lambda n: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import MofNCompleteColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with _progress(MofNCompleteColumn()) as progress:
         task = progress.add_task(description, total=total)
         yield lambda n: progress.advance(task, n)
+
+
+@contextmanager
+def download_bar(name: str, show: bool) -> "Iterator[DownloadBar | None]":
+    """A bar of bytes in the form that pooch wants, if it is to be shown."""
+    if not show:
+        yield None
+        return
+    from rich.progress import DownloadColumn
+
+    with _progress(DownloadColumn()) as progress:
+        yield DownloadBar(progress, name)
+
+
+def _progress(amount: Any) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True))
+
+
+class DownloadBar:
+    """What pooch calls while it downloads."""
+
+    def __init__(self, progress: Any, name: str):
+        self._progress = progress
+        self._task = progress.add_task(name, total=None)
+        self._total: int | None = None
+
+    @property
+    def total(self) -> int | None:
+        """The number of bytes to come, once it is known; pooch sets it."""
+        return self._total
+
+    @total.setter
+    def total(self, value: int) -> None:
+        self._total = value
+        self._progress.update(self._task, total=value)
+
+    def update(self, amount: int) -> None:
+        """So many bytes have come since the last call."""
+        self._progress.update(self._task, advance=amount)
+
+    def reset(self) -> None:
+        """Back to the start: pooch calls this before the last update."""
+        self._progress.update(self._task, completed=0)
+
+    def close(self) -> None:
+        """The end of the download; the bar goes when its context is left."""

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 import minsharp as ms
 from minsharp.solve import powers
 from minsharp.solve.geometric import log_sum, minimise
-from minsharp.solve.powers import lattice, minimise_powers
+from minsharp.solve.lattice import lattice
+from minsharp.solve.powers import minimise_powers
 from tests.support.zoo import ZOO, Entry, call
 
 Array = np.ndarray[Any, Any]

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from ..version import __version__
 from .bench import bench
 from .compare import compare
 from .demo import demo
@@ -23,8 +24,6 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from .. import __version__
-
         print(f"minsharp {__version__}")
         raise typer.Exit
 

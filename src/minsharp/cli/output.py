@@ -33,7 +33,7 @@ def command(work: Callable[Arguments, None]) -> Callable[Arguments, None]:
 
 
 def results() -> TextIO:
-    """Where results go."""
+    """The stream for results: the one that was stdout when the command began."""
     return _results[-1] if _results else sys.stdout
 
 

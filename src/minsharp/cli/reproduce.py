@@ -182,17 +182,17 @@ def _check_device(device: str) -> None:
 
 
 def _words(text: str | None, default: Sequence[str]) -> list[str]:
-    return list(default) if text is None else _unlike(word.strip() for word in text.split(",") if word.strip())
+    return list(default) if text is None else _each_once(word.strip() for word in text.split(",") if word.strip())
 
 
-def _unlike(values: Iterable[Any]) -> list[Any]:
-    """Each value once."""
+def _each_once(values: Iterable[Any]) -> list[Any]:
+    """The values without repetitions, in their order."""
     return list(dict.fromkeys(values))
 
 
 def _numbers(text: str, kind: Callable[[str], Any], option: str) -> list[Any]:
     try:
-        return _unlike(kind(word) for word in text.split(","))
+        return _each_once(kind(word) for word in text.split(","))
     except ValueError:
         raise typer.BadParameter(
             f"{text[:60]!r}: expected numbers with commas between them", param_hint=option
@@ -209,7 +209,7 @@ def _seeds(text: str | None, default: int) -> list[int]:
         return list(range(default))
     try:
         if "," in text:
-            return _unlike(int(word) for word in text.split(",") if word.strip())
+            return _each_once(int(word) for word in text.split(",") if word.strip())
         first, last = map(int, text.split("-")) if "-" in text else (0, int(text) - 1)
     except ValueError:
         raise typer.BadParameter(f"{text[:60]!r}: expected '10', '3-5' or '1,3,5'", param_hint="--seeds") from None

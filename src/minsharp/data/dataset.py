@@ -24,7 +24,7 @@ class Dataset:
         return Dataset(self.name, self.train_x[chosen], self.train_y[chosen], self.test_x, self.test_y)
 
     def to(self, device: str) -> "Dataset":
-        """The same on a device."""
+        """The same four tensors on a device."""
         tensors = (self.train_x, self.train_y, self.test_x, self.test_y)
         return Dataset(self.name, *(t.to(device) for t in tensors))
 

@@ -7,7 +7,6 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from ..errors import InputError
 from ..extras import required
 from ..files import reason_of
 from ..io.gzips import first_bytes, sha256_unpacked
+from ..progress import download_bar
 from .dataset import Dataset, normalised
 
 IMAGES, LABELS = 2051, 2049  # the first four bytes of a file: unsigned bytes in three dimensions, or in one
@@ -179,11 +179,8 @@ def _belongs(source: Source, path: Path) -> None:
 
 
 def fetch(source: Source, name: str, folder: Path, *, progress: bool = False) -> Path:
-    """The file in the folder: the one that is there if it is whole, else from the first mirror that has it whole.
-
-    pooch writes to a temporary file, checks its hash and renames it, so the folder never holds half a file.
-    """
-    pooch = required("pooch", "downloading data")
+    """The file in the folder: the one that is there if it is whole, else from the first mirror that has it whole."""
+    required("pooch", "downloading data")  # what is missing is said at once, not as the reason of every mirror
     path = folder / name
     if path.is_file() and _whole(path, source, name):
         return path
@@ -193,21 +190,23 @@ def fetch(source: Source, name: str, folder: Path, *, progress: bool = False) ->
         raise InputError(f"cannot replace '{path}': {reason_of(error)}") from None
     reasons = []
     for mirror in source.mirrors:
-        bar = _Bar(name) if progress else None
-        download = pooch.HTTPDownloader(progressbar=bar if bar else False, timeout=30)
         try:
-            pooch.retrieve(mirror + name, source.archives[name], fname=name, path=folder, downloader=download)
+            return _download(mirror, source, name, folder, progress)
         except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong hash is a ValueError
             reasons.append(f"  {mirror}: {' '.join(str(error).split())[:200]}")
-        else:
-            return path
-        finally:
-            if bar:
-                bar.stop()
     raise InputError(
         f"{name} of {source.name} could not be downloaded:\n" + "\n".join(reasons) + "\n"
         f"Put the four files into a folder and pass it: --data-dir FOLDER, or load({source.name!r}, data_dir=FOLDER)"
     )
+
+
+def _download(mirror: str, source: Source, name: str, folder: Path, progress: bool) -> Path:
+    """pooch writes to a temporary file, checks its hash and renames it, so the folder never holds half a file."""
+    pooch = required("pooch", "downloading data")
+    with download_bar(name, progress) as bar:
+        download = pooch.HTTPDownloader(progressbar=bar or False, timeout=30)
+        pooch.retrieve(mirror + name, source.archives[name], fname=name, path=folder, downloader=download)
+    return folder / name
 
 
 def _whole(path: Path, source: Source, name: str) -> bool:
@@ -218,43 +217,3 @@ def _whole(path: Path, source: Source, name: str) -> bool:
         return sha256_unpacked(path, LARGEST) == source.contents.get(name)
     except InputError:
         return False
-
-
-class _Bar:
-    """A progress bar in the form that pooch wants, drawn with rich on stderr."""
-
-    def __init__(self, name: str):
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True))
-        self._task = self._progress.add_task(name, total=None)
-        self._progress.start()
-        self._total: Any = None
-
-    @property
-    def total(self) -> Any:
-        """The number of bytes."""
-        return self._total
-
-    @total.setter
-    def total(self, value: Any) -> None:
-        self._total = value
-        self._progress.update(self._task, total=value)
-
-    def update(self, amount: int) -> None:
-        """So many bytes more."""
-        self._progress.update(self._task, advance=amount)
-
-    def reset(self) -> None:
-        """Back to the start: pooch calls this before the last update."""
-        self._progress.update(self._task, completed=0)
-
-    def close(self) -> None:
-        """Done."""
-        self.stop()
-
-    def stop(self) -> None:
-        """Leave the terminal as it was."""
-        self._progress.stop()

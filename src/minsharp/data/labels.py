@@ -1,4 +1,4 @@
-"""Label noise."""
+"""Label noise: the labels of some samples permuted."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Data sets by name."""
+"""The data sets that have a name, and where each is loaded."""
 
 from collections.abc import Callable
 from functools import partial

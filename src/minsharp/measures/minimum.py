@@ -26,10 +26,11 @@ from ..network.network import Network
 from ..network.rescale import rescale
 from ..network.symmetry import Scales, Scope, Symmetries, tried_group
 from ..results.curvature import MATRICES, Diagonal, Kind, Trace
+from ..solve.status import Status, StatusText
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
-from ..text import interval, magnitude, number, percent, plain_table, printable
+from ..text import interval, magnitude, number, percent, plain_table
 
 Curvature = Trace | Diagonal
 
@@ -46,7 +47,7 @@ class MinimumSharpness(Frozen):
     value: float
     lower_bound: float
     trace: float
-    status: str
+    status: StatusText
     attained: bool
     scope: Scope
     by_parameter: Mapping[str, float]
@@ -73,9 +74,10 @@ class MinimumSharpness(Frozen):
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
         scales = {n: f.tolist() if isinstance(f, Tensor) else f for n, f in self.scales.items()}
-        names = "value lower_bound trace status attained scope power_of_two curvature loss samples"
+        names = "value lower_bound trace attained scope power_of_two curvature loss samples"
         return {
             **{name: getattr(self, name) for name in names.split()},
+            "status": str(self.status),
             "by_parameter": dict(self.by_parameter),
             "before": dict(self.before),
             "scales": scales,
@@ -201,7 +203,7 @@ def _minimise_over(symmetries: Symmetries, measured: Curvature, scope: Scope, po
         value=value,
         lower_bound=min(bound, value),
         trace=sum(before.values()),
-        status=printable(_nothing_to_do(symmetries, before) or status),
+        status=_nothing_to_do(symmetries, before) or status,
         attained=power_of_two or solution.attained,
         scope=scope,
         by_parameter=dict(zip(blocks, after, strict=True)),
@@ -285,31 +287,28 @@ def _exp(x: float) -> float:
         return inf
 
 
-def _nothing_to_do(symmetries: Symmetries, before: Mapping[str, float]) -> str | None:
+def _nothing_to_do(symmetries: Symmetries, before: Mapping[str, float]) -> StatusText | None:
     """Why the minimum is the trace as it is; none if it need not be."""
     if not any(before.values()):
-        return "zero: the curvature vanishes on this data"
+        return Status.NO_CURVATURE.told()
     if not symmetries.dimension:
         reasons = dict.fromkeys(symmetries.pinned.values())
-        return "nothing to rescale, the minimum is the trace; pinned by " + "; ".join(reasons)
+        return Status.PINNED.told(reasons="; ".join(reasons))
     return None
 
 
-def _status(vanishing: list[str], log_value: float, log_bound: float) -> str:
+def _status(vanishing: list[str], log_value: float, log_bound: float) -> StatusText:
     if vanishing:
-        return (
-            "infimum, not attained: rescaling for ever makes the curvature of "
-            + ", ".join(vanishing)
-            + " vanish, in whole or in part; the scales go part of the way"
-        )
-    return f"minimum, certified to {magnitude(max(log_value - log_bound, 0.0), 0)}"
+        return Status.INFIMUM.told(names=", ".join(vanishing))
+    return Status.MINIMUM.told(gap=magnitude(max(log_value - log_bound, 0.0), 0))
 
 
-def _status_of_powers(value: float, bound: float, moved: bool) -> str:
-    start = "powers of two" if moved else "powers of two: none that was tried is flatter than the network as it is"
+def _status_of_powers(value: float, bound: float, moved: bool) -> StatusText:
+    case = Status.POWERS_OF_TWO if moved else Status.NO_FLATTER_POWER
     if not bound:
-        return f"{start}; with other factors the trace comes as near to zero as one likes"
-    return f"{start}; at most {percent(max(value / bound - 1, 0.0), 2)} above the minimum of all factors"
+        return case.told(distance="with other factors the trace comes as near to zero as one likes")
+    above = percent(max(value / bound - 1, 0.0), 2)
+    return case.told(distance=f"at most {above} above the minimum of all factors")
 
 
 @plain_mode()

@@ -18,10 +18,11 @@ from ..network.reader import read
 from ..reference.estimators import tsuzuku_arxiv_diagonal, tsuzuku_icml_diagonal
 from ..results.curvature import Diagonal, Kind
 from ..rules.contraction import Contraction, PerSampleVJP
+from ..solve.status import Status, StatusText
 from ..subject.batches import Data, batches, first_of, held
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
-from ..text import count, magnitude, number, plain_table, printable
+from ..text import count, magnitude, number, plain_table
 from .minimum import graph_of
 
 Form = Literal["arxiv", "icml"]
@@ -35,14 +36,14 @@ class NormalizedSharpness(Frozen):
     value: float
     lower_bound: float
     by_layer: Mapping[str, float]
-    status: str
+    status: StatusText
     objective: Form
     loss: str
     samples: int
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
-        return {**vars(self), "by_layer": dict(self.by_layer)}
+        return {**vars(self), "by_layer": dict(self.by_layer), "status": str(self.status)}
 
     def __repr__(self) -> str:
         rows = [(name, number(value)) for name, value in self.by_layer.items()]
@@ -112,7 +113,7 @@ def normalized_sharpness(
         value=value,
         lower_bound=bound,
         by_layer={name: result.value for name, result in results.items()},
-        status=printable(_status(value, bound, loose)),
+        status=_status(value, bound, loose),
         objective=objective,
         loss=measured.loss,
         samples=measured.samples,
@@ -146,13 +147,11 @@ def _diagonal(
     )
 
 
-def _status(value: float, bound: float, loose: list[str]) -> str:
+def _status(value: float, bound: float, loose: list[str]) -> StatusText:
     if not value:
-        return "zero: no weight matrix has both curvature and size on this data"
-    gap = f"certified to {magnitude(max(1 - bound / value, 0.0), 0)}"
-    if loose:
-        return f"infimum, {gap}, not attained in {', '.join(loose)}: some entries can be scaled away for ever"
-    return f"minimum, {gap}"
+        return Status.NO_MATRIX.told()
+    gap = magnitude(max(1 - bound / value, 0.0), 0)
+    return Status.INFIMUM_OF_LAYERS.told(gap=gap, names=", ".join(loose)) if loose else Status.MINIMUM.told(gap=gap)
 
 
 def as_matrices(graph: Graph, parameter: str) -> Callable[[Tensor], Tensor] | None:

@@ -20,6 +20,7 @@ from ..losses import Criterion
 from ..network.network import Network
 from ..network.symmetry import Scales, Scope
 from ..results.curvature import Diagonal, Trace
+from ..solve.status import StatusText
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
@@ -39,7 +40,7 @@ class RelativeMinimumSharpness:
     minimum: MinimumSharpness = field(repr=False)
 
     @property
-    def status(self) -> str:
+    def status(self) -> StatusText:
         """How sure the minimum is."""
         return self.minimum.status
 

@@ -28,9 +28,8 @@ class Score(Frozen):
 
     def __repr__(self) -> str:
         details = ", ".join(f"{printable(name)} {_text(value)}" for name, value in self.details.items())
-        return f"{printable(self.measure)} {plus_minus(self.value, self.standard_error)}" + (
-            f" ({details})" if details else ""
-        )
+        head = f"{printable(self.measure)} {plus_minus(self.value, self.standard_error)}"
+        return f"{head} ({details})" if details else head
 
 
 def _text(value: Any) -> str:

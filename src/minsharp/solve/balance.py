@@ -17,18 +17,16 @@ connected in the graph with an edge from row to column for each H_ij > 0, and ba
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import scipy.sparse
-import scipy.sparse.csgraph
 
-Array = np.ndarray[Any, Any]
+from .cycles import strong_parts
+from .newton import Array, conjugate_gradients, descend
+
 SWEEPS = 10
 NEWTON_STEPS = 200
-CG_STEPS = 2000
 PRECISION = 1e-15
-RIDGE = 1e-10
+RIDGE = 1e-10  # relative, against drift along shifts that change nothing
 
 
 @dataclass(frozen=True)
@@ -73,9 +71,23 @@ def _strongly_connected(H: Array, W: Array) -> Array:
     tails = np.concatenate([row[H], column[W]])
     heads = np.concatenate([column[H], row[W]])
     nodes = groups * (rows + columns)
-    edges = scipy.sparse.coo_array((np.ones(len(tails)), (tails, heads)), shape=(nodes, nodes))
-    _, part = scipy.sparse.csgraph.connected_components(edges, connection="strong")
+    part = strong_parts(tails, heads, nodes)
     return part[row] == part[column]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The sum at one x: its value, its slope, its curvature as a map, and the curvature's diagonal."""
+
+    value: float
+    slope: Array  # (groups, unknowns), as the diagonal and what the curvature takes and gives
+    curvature: Callable[[Array], Array]
+    diagonal: Array
+
+    def step(self) -> Array:
+        """Newton's, by conjugate gradients: no matrix of unknowns by unknowns is formed."""
+        ridge = RIDGE * self.diagonal
+        return conjugate_gradients(lambda y: self.curvature(y) + ridge * y, self.diagonal + ridge, -self.slope)
 
 
 class _Problem(ABC):
@@ -107,8 +119,8 @@ class _Problem(ABC):
         """The numbers x to begin with."""
 
     @abstractmethod
-    def at(self, x: Array) -> tuple[float, Array, Callable[[Array], Array], Array]:
-        """The value, the slope, the curvature as a map, and its diagonal."""
+    def at(self, x: Array) -> _Place:
+        """What is known at x."""
 
     @abstractmethod
     def reach(self, y: Array) -> float:
@@ -116,51 +128,33 @@ class _Problem(ABC):
 
     def solve(self) -> tuple[float, float]:
         """The minimum and a lower bound on it."""
-        x = self.start()
-        value, slope, curvature, diagonal = self.at(x)
-        for _ in range(NEWTON_STEPS):
-            y = _conjugate_gradients(curvature, -slope, diagonal)
-            decrease = -float((slope * y).sum())
-            if decrease <= PRECISION * value:
-                break
-            size = 1.0
-            while size > 1e-10:
-                new = self.at(x + size * y)
-                if new[0] <= value - 1e-4 * size * decrease:
-                    break
-                size /= 2
-            else:  # nothing left but rounding
-                break
-            x = x + size * y
-            value, slope, curvature, diagonal = new
-        return value, self._bound(x, value, slope, curvature, diagonal)
+        found = descend(self.at, self.start(), most=NEWTON_STEPS, enough=lambda value: PRECISION * value)
+        return found.place.value, self._bound(found.x, found.place)
 
-    def _bound(
-        self, x: Array, value: float, slope: Array, curvature: Callable[[Array], Array], diagonal: Array
-    ) -> float:
-        y = _conjugate_gradients(curvature, -slope, diagonal)
-        bent = curvature(y)
-        first, second = float((slope * y).sum()) / value, float((y * bent).sum()) / value
+    def _bound(self, x: Array, place: _Place) -> float:
+        y = place.step()
+        bent = place.curvature(y)
+        first, second = float((place.slope * y).sum()) / place.value, float((y * bent).sum()) / place.value
         total = 1 + first
         if self.reach(y) >= 1 or total <= 0:
             return 0.0
-        unbalanced = float(np.abs((slope + bent) * x).sum()) / (value * total)
-        return value * min(1.0, total * float(np.exp(-(first + second) / total - unbalanced)))
+        unbalanced = float(np.abs((place.slope + bent) * x).sum()) / (place.value * total)
+        return place.value * min(1.0, total * float(np.exp(-(first + second) / total - unbalanced)))
 
 
 class _Pairs(_Problem):
-    """x = (v, u), side by side."""
+    """x = (v, u) side by side, (groups, rows + columns)."""
 
     @staticmethod
     def unit(top_h: float, top_w: float) -> float:
-        """The root of both."""
+        """A factor of H or W is shared by both sums at the minimum: its root."""
         return float(np.sqrt(top_h) * np.sqrt(top_w))
 
     def start(self) -> Array:
-        """From the sweeps."""
+        """What the sweeps found."""
         return np.concatenate([self.v, self.u], axis=1)
 
-    def at(self, x: Array) -> tuple[float, Array, Callable[[Array], Array], Array]:
+    def at(self, x: Array) -> _Place:
         """The terms themselves are formed, once per point."""
         rows = self.H.shape[1]
         with np.errstate(over="ignore", invalid="ignore"):  # too long a step is taken back
@@ -175,7 +169,7 @@ class _Pairs(_Problem):
             a, b = y[:, :rows], y[:, rows:]
             return diagonal * y + np.concatenate([_rows(both, b), _columns(both, a)], axis=1)
 
-        return float(both.sum()), slope, curvature, diagonal
+        return _Place(float(both.sum()), slope, curvature, diagonal)
 
     def reach(self, y: Array) -> float:
         """|y_i + y_j| is at most the sum of the largest; shifting one side against the other changes nothing."""
@@ -186,18 +180,18 @@ class _Pairs(_Problem):
 
 
 class _Products(_Problem):
-    """x = u; the terms H_ij W_ik exp(u_j - u_k) are never formed."""
+    """x = u, (groups, columns); the terms H_ij W_ik exp(u_j - u_k) are never formed."""
 
     @staticmethod
     def unit(top_h: float, top_w: float) -> float:
-        """Linear in both."""
+        """The product is linear in H and in W."""
         return float(top_h) * float(top_w)
 
     def start(self) -> Array:
         """What is best for `pairs`."""
         return self.u
 
-    def at(self, x: Array) -> tuple[float, Array, Callable[[Array], Array], Array]:
+    def at(self, x: Array) -> _Place:
         """Through the row sums a = H exp(u) and b = W exp(-u)."""
         with np.errstate(over="ignore", invalid="ignore"):  # too long a step is taken back
             P, Q = self.H * np.exp(x)[:, None, :], self.W * np.exp(-x)[:, None, :]
@@ -208,7 +202,7 @@ class _Products(_Problem):
         def curvature(y: Array) -> Array:
             return (up + down) * y - _columns(P, _rows(Q, y)) - _columns(Q, _rows(P, y))
 
-        return float((a * b).sum()), up - down, curvature, up + down - itself
+        return _Place(float((a * b).sum()), up - down, curvature, up + down - itself)
 
     def reach(self, y: Array) -> float:
         """The largest difference."""
@@ -216,10 +210,12 @@ class _Products(_Problem):
 
 
 def _rows(matrix: Array, columns: Array) -> Array:
+    """(groups, rows, columns) times (groups, columns)."""
     return np.einsum("gij,gj->gi", matrix, columns, optimize=True)
 
 
 def _columns(matrix: Array, rows: Array) -> Array:
+    """(groups, rows, columns), transposed, times (groups, rows)."""
     return np.einsum("gij,gi->gj", matrix, rows, optimize=True)
 
 
@@ -227,26 +223,3 @@ def _half_log_ratio(above: Array, below: Array) -> Array:
     """Half of log(above / below), zero for a node that has no term."""
     present = (above > 0) & (below > 0)
     return np.log(np.where(present, above, 1.0) / np.where(present, below, 1.0)) / 2
-
-
-def _conjugate_gradients(apply: Callable[[Array], Array], b: Array, diagonal: Array) -> Array:
-    """Solve apply(x) = b, with a touch of ridge against drift along shifts that change nothing."""
-    scale = np.where(diagonal > 0, 1 / np.where(diagonal > 0, diagonal, 1.0), 0.0)
-    x = np.zeros_like(b)
-    r = b.copy()
-    z = scale * r
-    p, rz = z, float((r * z).sum())
-    goal = 1e-20 * rz
-    for _ in range(CG_STEPS):
-        if rz <= goal:
-            break
-        q = apply(p) + RIDGE * diagonal * p
-        pq = float((p * q).sum())
-        if pq <= 0:
-            break
-        x = x + (rz / pq) * p
-        r = r - (rz / pq) * q
-        z = scale * r
-        before, rz = rz, float((r * z).sum())
-        p = z + (rz / before) * p
-    return x
