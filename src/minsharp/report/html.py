@@ -64,19 +64,23 @@ def write_report(
     if not results or not all(isinstance(result, MinimumSharpness) for result in results):
         raise InputError(f"minimum={minimum!r}: expected a result of minimum_sharpness, or a list of them")
     sections = _sections(results, comparison, robustness, verification, experiments, settings)
+    return write_text(path, _page(title, story or _story(results), sections))
+
+
+def _page(title: str, story: str, sections: Sequence[Section]) -> str:
+    """The whole file; its policy lets no script run but ours, and lets nothing be fetched."""
     script = asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = render(
+    return render(
         "report.html.j2",
         title=title,
-        story=story or _story(results),
+        story=story,
         sections=[section for section in sections if section.content is not None],
         style=asset("report.css"),
         script=script,
         script_hash=f"sha256-{digest}",
         when=datetime.now().astimezone().strftime("%d %B %Y, %H:%M").lstrip("0"),
     )
-    return write_text(path, page)
 
 
 def _sections(

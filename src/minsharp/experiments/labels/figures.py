@@ -110,7 +110,7 @@ def plots(results: Results) -> Iterator[Scatter]:
             x_label=name,
             y_label="generalisation gap",
             points=tuple(Point(_number(r[name]), r["gap"], f"{r['ratio']:.0%} permuted", r["ratio"]) for r in own),
-            note=f"One {model} per fraction of permuted training labels. Kendall's tau is {_tau(correlation)}.",
+            note=f"{model}: {len(own)} networks with partly permuted labels. Kendall's tau is {_tau(correlation)}.",
             shade_label="fraction of labels permuted",
             log_x=all(_number(r[name]) > 0 for r in own),
         )
