@@ -89,6 +89,7 @@ def test_it_is_found_and_shown_everywhere(
     minimum = ms.minimum_sharpness(nn.Linear(2, 2), torch.randn(3, 2))
     html = ms.write_report(tmp_path / "report.html", minimum=minimum, experiments=[results]).read_text()
     assert "Means over the seeds" in html
+    assert "<h3>Width and sharpness: widths</h3>" in html
     assert html.count('data-words="seed ') == 9
 
 
