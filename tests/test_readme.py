@@ -65,7 +65,8 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 def test_importing_is_light() -> None:
     code = (
-        "import sys, minsharp; heavy = {'matplotlib', 'sklearn', 'typer', 'pooch', 'pandas', 'scipy.optimize'}; "
+        "import sys, minsharp; "
+        "heavy = {'matplotlib', 'sklearn', 'jinja2', 'rich', 'typer', 'pooch', 'pandas', 'scipy.optimize'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}

@@ -44,7 +44,7 @@ class Results:
 
     @cached_property
     def tables(self) -> list[Table]:
-        """Everything worth a table."""
+        """What the experiment shows as tables."""
         return self.experiment.tables(self)
 
     @property

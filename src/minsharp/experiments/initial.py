@@ -77,8 +77,8 @@ def data_of(results: Results) -> str:
 
 
 def heading(results: Results) -> str:
-    """The data set that the settings name."""
-    return marked((results.settings or {})["data"])
+    """The data set, on the page."""
+    return marked(data_of(results))
 
 
 def options(results: Results) -> Iterator[str]:

@@ -18,7 +18,7 @@ from .sections import Robustness
 from .templating import asset, render
 
 
-class Section(NamedTuple):
+class PageSection(NamedTuple):
     """A section of the page: its template's name, its heading, and what the template shows; nothing is left out."""
 
     name: str
@@ -64,19 +64,23 @@ def write_report(
     if not results or not all(isinstance(result, MinimumSharpness) for result in results):
         raise InputError(f"minimum={minimum!r}: expected a result of minimum_sharpness, or a list of them")
     sections = _sections(results, comparison, robustness, verification, experiments, settings)
+    return write_text(path, _page(title, story or _story(results), sections))
+
+
+def _page(title: str, story: str, sections: Sequence[PageSection]) -> str:
+    """The whole file; its policy lets no script run but ours, and lets nothing be fetched."""
     script = asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = render(
+    return render(
         "report.html.j2",
         title=title,
-        story=story or _story(results),
+        story=story,
         sections=[section for section in sections if section.content is not None],
         style=asset("report.css"),
         script=script,
         script_hash=f"sha256-{digest}",
         when=datetime.now().astimezone().strftime("%d %B %Y, %H:%M").lstrip("0"),
     )
-    return write_text(path, page)
 
 
 def _sections(
@@ -86,19 +90,19 @@ def _sections(
     verification: Verification | Mapping[str, Verification] | None,
     experiments: Sequence[Scatter | Results] | None,
     settings: Mapping[str, object] | None,
-) -> list[Section]:
+) -> list[PageSection]:
     """All sections in their order, with no content where nothing was given."""
     checks = {"": verification} if isinstance(verification, Verification) else dict(verification or {})
     measures = None if comparison is None else shown.measures(comparison)
     return [
-        Section("numbers", "The numbers", shown.numbers(results)),
-        Section("layers", "Where the curvature sits", shown.layers(results)),
-        Section("scales", "The scale factors", shown.scales(results)),
-        Section("measures", "Other measures, and what rescaling does to them", measures),
-        Section("noise", "Under noise on the weights", list(shown.noise(robustness)) if robustness else None),
-        Section("experiments", "Experiments", shown.experiments(experiments) if experiments else None),
-        Section("certificates", "Certificates", shown.certificates(results, checks)),
-        Section("settings", "Settings and versions", shown.settings(results[0], settings)),
+        PageSection("numbers", "The numbers", shown.numbers(results)),
+        PageSection("layers", "Where the curvature sits", shown.layers(results)),
+        PageSection("scales", "The scale factors", shown.scales(results)),
+        PageSection("measures", "Other measures, and what rescaling does to them", measures),
+        PageSection("noise", "Under noise on the weights", list(shown.noise(robustness)) if robustness else None),
+        PageSection("experiments", "Experiments", shown.experiments(experiments) if experiments else None),
+        PageSection("certificates", "Certificates", shown.certificates(results, checks)),
+        PageSection("settings", "Settings and versions", shown.settings(results[0], settings)),
     ]
 
 

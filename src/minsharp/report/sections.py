@@ -190,12 +190,13 @@ def _measured(value: Measured | None) -> str:
 
 def experiments(given: Sequence[Scatter | Results]) -> list[Content]:
     """The tables and the scatter plots of experiments, or plots alone."""
-    return [
-        {"tables": e.tables, "plots": [_plot(p) for p in e.experiment.plots(e)]}
-        if isinstance(e, Results)
-        else {"tables": [], "plots": [_plot(e)]}
-        for e in given
-    ]
+    return [_run(e) if isinstance(e, Results) else {"title": "", "tables": [], "plots": [_plot(e)]} for e in given]
+
+
+def _run(results: Results) -> Content:
+    section = results.experiment.section
+    plots = [_plot(plot) for plot in results.experiment.plots(results)]
+    return {"title": f"{section.title}: {section.heading(results)}", "tables": results.tables, "plots": plots}
 
 
 def _plot(plot: Scatter) -> Content:

@@ -102,15 +102,16 @@ def _ranking_panel(axis: Any, own: Sequence[Correlation], statistic: str, colour
 
 def plots(results: Results) -> Iterator[Scatter]:
     """Every measure of every network against the gap, for the HTML report."""
+    several = len(results.models) > 1
     for correlation in results.analysis.correlations:
         model, name = correlation.model, correlation.measure
         own = [row for row in results.analysis.compared if row["model"] == model]
         yield Scatter(
-            title=f"{name[0].upper()}{name[1:]} against the generalisation gap",
+            title=f"{name[0].upper()}{name[1:]} against the generalisation gap{f', {model}' if several else ''}",
             x_label=name,
             y_label="generalisation gap",
             points=tuple(Point(_number(r[name]), r["gap"], f"{r['ratio']:.0%} permuted", r["ratio"]) for r in own),
-            note=f"One {model} per fraction of permuted training labels. Kendall's tau is {_tau(correlation)}.",
+            note=f"{model}: {len(own)} networks with partly permuted labels. Kendall's tau is {_tau(correlation)}.",
             shade_label="fraction of labels permuted",
             log_x=all(_number(r[name]) > 0 for r in own),
         )

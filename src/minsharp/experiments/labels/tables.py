@@ -12,7 +12,7 @@ from .networks import LOSS
 
 
 def tables(results: Results) -> list[Table]:
-    """Two for each network."""
+    """For each network, the means at every ratio, and the correlations."""
     return [
         table
         for model in results.models
