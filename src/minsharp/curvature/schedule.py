@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 
 from ..graph.records import Graph, Operation, Samples, Value, base, split
 from ..network.structure import Meeting, Structure
-from ..operations import dependence, row
+from ..operations import TABLE, dependence, row
 from ..operations.pooled_convolution import rewritten
 from ..rules.contraction import Contraction, PerSampleVJP
 
@@ -43,9 +43,13 @@ class Step:
         return bool(self.goes_to or self.sites)
 
 
-@lru_cache(maxsize=16)
 def fast_schedule(graph: Graph, parameters: tuple[str, ...]) -> "Schedule":
     """The schedule of the rewritten graph, remembered: a training loop asks for the same one every epoch."""
+    return _fast_schedule(graph, parameters, TABLE.edition)
+
+
+@lru_cache(maxsize=16)
+def _fast_schedule(graph: Graph, parameters: tuple[str, ...], edition: int) -> "Schedule":
     return Schedule(rewritten(graph, dependence(graph, parameters)), parameters)
 
 

@@ -78,6 +78,8 @@ def _product(text: str) -> Product:
     linear: list[str] = []
     constant = False
     opaque: dict[str, list[tuple[str, ...]]] = {"f": [], "step": []}
+    if not text.strip() or text.rstrip().endswith("*"):
+        raise ValueError(f"a term or a factor is missing in {text.strip()!r}")
     at = 0
     while at < len(text):
         match = _FACTOR.match(text, at)

@@ -66,7 +66,7 @@ class Value:
 class Operation:
     """One call: ``outputs = target(**arguments)``, with a Ref wherever a value goes in.
 
-    ``name`` is the table's key (``linear``, ``conv2d``); ``module`` is the path of the module that made the
+    ``name`` is the table's key (``linear``, ``mylib::scaled_relu``); ``module`` is the path of the module that made the
     call and ``source`` the line of the user's code, both for messages.
     """
 
@@ -118,6 +118,11 @@ class Operation:
         """The operation and its place, for messages."""
         place = f"module '{self.module}'" if self.module else "the model's forward"
         return printable(f"{self.name} in {place}" + (f" ({self.source})" if self.source else ""))
+
+
+def table_name(target: torch._ops.OpOverload) -> str:
+    """What the table calls an operation: ``linear`` for torch's own, ``library::name`` for all others."""
+    return str(target._schema.name).removeprefix("aten::")
 
 
 def _operation(name: str) -> Callable[..., Any]:

@@ -6,10 +6,11 @@ of P on the diagonal of the Hessian is that of the Gauss-Newton matrix, J_P^T (d
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from ..graph.formula import Product
 from ..graph.records import Graph, Operation
-from ..operations import passing, row
+from ..operations import TABLE, passing, row
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,19 @@ def _through(operation: Operation, known: Mapping[str, Dependence]) -> Dependenc
     return {p: culprit or (operation if p in bent else None) for p, culprit in blame.items()}
 
 
+_known: WeakKeyDictionary[Graph, tuple[int, dict[str, Exactness]]] = WeakKeyDictionary()
+"""With the edition of the table that it holds for."""
+
+
 def exactness(graph: Graph) -> dict[str, Exactness]:
-    """For each parameter of the graph, whether its block of the Hessian is exact."""
+    """For each parameter of the graph, whether its block of the Hessian is exact; remembered while the table stands."""
+    edition, found = _known.get(graph, (-1, {}))
+    if edition != TABLE.edition:
+        _known[graph] = TABLE.edition, (found := _exactness(graph))
+    return found
+
+
+def _exactness(graph: Graph) -> dict[str, Exactness]:
     known: dict[str, Dependence] = {name: {name: None} for name in graph.parameters}
     for operation in graph.operations:
         depends = _through(operation, known)

@@ -11,7 +11,7 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 
 from ..errors import InputError, ReadError
-from ..graph.records import DEVICE, Graph, Operation, Ref, Samples, Value
+from ..graph.records import DEVICE, Graph, Operation, Ref, Samples, Value, table_name
 from ..operations import TABLE, passing, row
 from ..subject.inputs import describe
 from .layout import locate, one_sample
@@ -263,4 +263,4 @@ def _arguments(node: Node, names: Mapping[str, str]) -> tuple[str, dict[str, Any
         arguments[argument.name] = record(given)
         if argument.kwarg_only:
             keywords.add(argument.name)
-    return node.target.overloadpacket.__name__, arguments, frozenset(keywords)
+    return table_name(node.target), arguments, frozenset(keywords)

@@ -42,10 +42,16 @@ class Row:
 
     def formula_of(self, operation: Operation) -> Formula:
         """The formula with the lists of this very call written out: ``sum(tensors)`` as ``tensors[0] + ...``."""
+        if "(" not in self.formula:
+            return parse(self.formula)
+        lists = {name: len(given) for name, given in operation.arguments.items() if isinstance(given, tuple)}
+        return self.with_lists_of(lists)
+
+    def with_lists_of(self, lengths: Mapping[str, int]) -> Formula:
+        """The formula for a call whose lists have these lengths."""
 
         def items(match: re.Match[str]) -> str:
             kind, name = match.groups()
-            count = len(operation.arguments[name])
-            return {"sum": " + ", "prod": "*"}[kind].join(f"{name}[{i}]" for i in range(count))
+            return {"sum": " + ", "prod": "*"}[kind].join(f"{name}[{i}]" for i in range(lengths[name]))
 
         return parse(re.sub(r"\b(sum|prod)\((\w+)\)", items, self.formula))
