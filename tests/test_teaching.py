@@ -1,6 +1,7 @@
 """Operations that are taught at run time, and forgotten again."""
 
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -212,3 +213,58 @@ def test_what_cannot_be_taught(what: str) -> None:
     with pytest.raises(ms.InputError, match=message):
         ms.operation(target, formula, **rules)
     assert TABLE.edition == edition
+
+
+# The laws of what was taught
+
+
+EXAMPLES = ["x(n,i) scale(i)", "x(i,n) scale(i,1)", "x(n,i) scale(n,i)", "scale(a,1) x(n,a,i)"]
+
+
+def test_a_right_row_obeys_the_laws() -> None:
+    with ms.operation(scaled_relu, "x*scale", **RULES):
+        report = ms.laws.check(scaled_relu, EXAMPLES)
+    assert report.holds, report
+    assert repr(report) == f"{NAME} ('x*scale'): 4 examples, 5 laws, all hold"
+
+
+def test_what_is_not_known_cannot_be_broken() -> None:
+    report = ms.laws.check(scaled_relu, EXAMPLES[:1], entries=["scaled"])
+    assert repr(report) == f"{NAME} (not known: nothing is claimed): 1 example, 5 laws, all hold"
+
+
+def _twice(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    made, back = pull(operation, bound, wanted)
+    return made, lambda G: {name: 2 * g for name, g in back(G).items()}
+
+
+WRONG: dict[str, tuple[Any, str, dict[str, Any], list[Any], str]] = {
+    "bent, called linear": (relu, "self", {}, ["x(n,i)"], r"x\(n,i\): linearity: called exact in enter_x"),
+    "a product, called a sum": (scaled_relu, "x + scale", {}, EXAMPLES, "scale, layer: outputs move"),
+    "a pullback twice as large": (scaled_relu, "x*scale", {"pull": _twice}, EXAMPLES, "pull, .* to x: not autograd's"),
+    "a contraction": (scaled_relu, "x*scale", {"contract": {"scale": Elementwise()}}, EXAMPLES, "contraction, trace"),
+    "no derivative": (scaled_relu, "x*scale", {"detaches": True}, EXAMPLES, "contraction"),
+    "nothing new": (scaled_relu, "scale", {"ignores": ("x",)}, EXAMPLES, "contraction|scale"),
+    "another call": (
+        scaled_relu,
+        "x*scale",
+        {},
+        [ms.laws.Example(lambda x, w: x * w, "x(n,i) w(i)")],
+        f"no operation '{NAME}' comes up, only \\['mul'\\]",
+    ),
+    "a call that does not run": (scaled_relu, "x*scale", {}, ["x(n,i)"], "does not run: .*TypeError|RuntimeError"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_row_is_noticed(what: str) -> None:
+    target, formula, rules, examples, message = WRONG[what]
+    with ms.operation(target, formula, **rules):
+        report = ms.laws.check(target, examples, entries=["scaled"])
+    assert not report.holds
+    assert re.search(message, repr(report)), report
+
+
+def test_a_check_without_examples() -> None:
+    with pytest.raises(ms.InputError, match=r'expected examples, as in check\(.*\["x\(n,i\) w\(i\)"\]\)'):
+        ms.laws.check(scaled_relu, [])

@@ -111,7 +111,7 @@ def operation(target: Any = None, formula: str = "", *, replace: bool = False, *
             return found
 
         return decorate
-    name, schemas = _known_to_torch(target)
+    name, schemas = _name_and_schemas(_packet_of(target))
     _check_rules(name, {a.name: str(a.type) for schema in schemas for a in schema.arguments}, formula, rules)
     if name in BUILT_IN and not replace:
         raise InputError(
@@ -121,13 +121,24 @@ def operation(target: Any = None, formula: str = "", *, replace: bool = False, *
     return Taught(name, Row(formula, **rules))
 
 
-def _known_to_torch(target: Any) -> tuple[str, list[Any]]:
-    """The name in the table, and the schemas of all overloads."""
+def named(target: Any) -> tuple[str, Callable[..., Any]]:
+    """What the table calls an operation, given in any way, and what to call."""
+    packet = _packet_of(target)
+    return _name_and_schemas(packet)[0], packet
+
+
+def _name_and_schemas(packet: Any) -> tuple[str, list[Any]]:
+    overloads = [getattr(packet, overload) for overload in packet.overloads()]
+    return table_name(overloads[0]), [overload._schema for overload in overloads]
+
+
+def _packet_of(target: Any) -> Any:
+    """An operation of torch with all its overloads, given in any way."""
     packet = target
     if isinstance(target, torch._library.custom_ops.CustomOpDef):
         packet = target._opoverload
     elif isinstance(target, str):
-        packet = _packet(target)
+        packet = _packet_called(target)
     if isinstance(packet, torch._ops.OpOverload):
         packet = packet.overloadpacket
     if not isinstance(packet, torch._ops.OpOverloadPacket):
@@ -136,11 +147,10 @@ def _known_to_torch(target: Any) -> tuple[str, list[Any]]:
             'of torch.ops, or its name, as in operation("mylib::scaled_relu", "x*scale"). A plain Python function has '
             "no name in a network: make it an operation with torch.library.custom_op first"
         )
-    overloads = [getattr(packet, overload) for overload in packet.overloads()]
-    return table_name(overloads[0]), [overload._schema for overload in overloads]
+    return packet
 
 
-def _packet(name: str) -> Any:
+def _packet_called(name: str) -> Any:
     """An operation by its name: ``library::name``; of torch's own the name will do."""
     library, _, rest = name.rpartition("::")
     try:
