@@ -37,8 +37,8 @@ def hessian_trace(
         model: a module, or a network that `read` returned. Measured in eval mode; left as it was.
         data: a tensor of inputs, a pair (inputs, targets), or an iterable of either. Several inputs go in a tuple
             or a dict. Targets are optional where the Hessian of the loss does not depend on them.
-        loss: a torch criterion; cross-entropy unless given. The result is the Hessian of that very criterion over
-            all the data, ``reduction`` included.
+        loss: a torch criterion, or a `minsharp.losses.Loss`; cross-entropy unless given. The result is the Hessian of
+            that very criterion over all the data, ``reduction`` included.
         parameters: a glob pattern, or several: measure only the parameters whose names match. Without it, every
             parameter that forward uses and that requires a gradient.
         curvature: "hessian", "ggn" or "jacobian".
