@@ -95,7 +95,7 @@ class Engine:
         return int(samples), int(columns)
 
     def run(self, stream: Iterator[Batch], advance: Callable[[int], None] = lambda n: None) -> CurvatureSum:
-        """Sum over the stream."""
+        """The sums over all batches; ``advance`` is told the samples of each chunk."""
         sums: dict[str, Tensor] = {}
         weight, samples, energy = 0.0, 0, 0.0
         for chunk in chunks(stream, self.samples):

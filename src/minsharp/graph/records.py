@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import ReadError
 from ..text import printable
 
-Kind = Literal["parameter", "buffer", "constant", "input", "activation"]
+ValueKind = Literal["parameter", "buffer", "constant", "input", "activation"]
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class Value:
     """A tensor of the network; ``shape`` is its shape for a batch of one sample."""
 
     name: str
-    kind: Kind
+    kind: ValueKind
     shape: tuple[int, ...]
     dtype: torch.dtype
     samples: Samples | None = None
 
     @property
     def numel(self) -> int:
-        """Entries per sample."""
+        """Entries per sample: the product of ``shape``."""
         return prod(self.shape)
 
 
@@ -173,7 +173,7 @@ class Graph:
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     """The values that forward itself holds: neither parameter nor buffer."""
 
-    def of_kind(self, kind: Kind) -> tuple[Value, ...]:
+    def of_kind(self, kind: ValueKind) -> tuple[Value, ...]:
         """The values of one kind, in order."""
         return tuple(value for value in self.values.values() if value.kind == kind)
 

@@ -79,19 +79,15 @@ def check(
     made = [Example(call, given) if isinstance(given, str) else given for given in examples]
     if not made:
         raise InputError(f'check({name!r}, []): expected examples, as in check({name!r}, ["x(n,i) w(i)"])')
-    violations: dict[str, None] = {}
+    violations: list[str] = []
     for example in made:
         for seed, entry in enumerate(entries):
             label = example.text if entry == "scaled" else f"{example.text}, {entry}"
-            found = _violations(example, name, entry, seed, thorough, laws)
-            violations |= dict.fromkeys(f"{label}: {what}" for what in found)
-    formula = TABLE[name].formula if name in TABLE else None
-    return Report(name, formula, len(made), tuple(laws), tuple(violations))
+            violations += [f"{label}: {what}" for what in _broken(example, name, entry, seed, thorough, laws)]
+    return Report(name, TABLE[name].formula if name in TABLE else None, len(made), tuple(laws), tuple(violations))
 
 
-def _violations(
-    example: Example, name: str, entry: Entry, seed: int, thorough: bool, laws: Sequence[Law]
-) -> Sequence[str]:
+def _broken(example: Example, name: str, entry: Entry, seed: int, thorough: bool, laws: Sequence[Law]) -> Sequence[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what torch thinks of unusual calls
         try:

@@ -89,7 +89,7 @@ class Walk:
         """Give every result of an operation its scales."""
         if not any(name in self.graph.values for name in operation.outputs):  # arithmetic on sizes
             if self.scope == "neuron":
-                store(self._numbers, operation, operation.call(operation.bind(self.shadow(operation))))
+                store(self._numbers, operation, operation.call(operation.bind(self.scales_as_values(operation))))
             return
         for name, scale in zip(operation.outputs, self._results(operation), strict=False):
             self._scales[name] = scale if self._floats(name) else self.one.expand(self.shape_of(name))
@@ -129,7 +129,7 @@ class Walk:
                 self.fix(self.scale_of(name), operation)
         return [self.one.expand(self.shape_of(name)) for name in operation.outputs]
 
-    def shadow(self, operation: Operation) -> dict[str, Any]:
+    def scales_as_values(self, operation: Operation) -> dict[str, Any]:
         """Forms in place of tensors, numbers as they are: what an operation that only moves entries runs on."""
         return {name: self.scale_of(name) for _, name in operation.reads if name in self.graph.values} | self._numbers
 
@@ -149,7 +149,7 @@ class Walk:
         """The parameter whose entries a leaf holds, if it is used nowhere else."""
         return self._owners.get(leaf)
 
-    def give(self, leaf: str, plus: Tensor, minus: Tensor, operation: Operation) -> None:
+    def assign_scale(self, leaf: str, plus: Tensor, minus: Tensor, operation: Operation) -> None:
         """Let a leaf take the scale plus - minus; where it cannot choose, make the scale agree with what it has."""
         parameter = self._direct(leaf)
         if parameter is None or self.scope == "layer":

@@ -34,12 +34,12 @@ class Matrix(Outer):
         return torch.dot(squares, use.row_squares(self.other))
 
     def cotangents(self, use: Use, G: Tensor) -> Tensor:
-        """All axes between the samples and the last are positions."""
+        """All axes between the samples and the last are positions: (R, n, *positions, C) -> (n, R, 1, C, L)."""
         return use.columns(G).flatten(2, -2).mT.unsqueeze(2)
 
     def inputs(self, use: Use) -> Tensor:
-        """Likewise."""
-        return use.one(self.other).flatten(1, -2).mT.unsqueeze(1)
+        """(n, *positions, J) -> (n, 1, J, L)."""
+        return use.per_sample(self.other).flatten(1, -2).mT.unsqueeze(1)
 
     def restore(self, product: Tensor, use: Use) -> Tensor:
         """(..., 1, C, J) to (C, J), or to (J, C)."""
@@ -47,7 +47,7 @@ class Matrix(Outer):
         return matrix.mT if self.transposed else matrix
 
     def matrices(self, operation: Operation, tensor: Tensor) -> Tensor | None:
-        """(C, J), or (J, C)."""
+        """(C, J), or (J, C), -> (1, C, J)."""
         return (tensor.mT if self.transposed else tensor).unsqueeze(0)
 
 
@@ -63,12 +63,12 @@ class MatrixFromLeft(Outer):
         return ranks[argument] == 2 and ranks[self.other] >= 2
 
     def cotangents(self, use: Use, G: Tensor) -> Tensor:
-        """All axes but the last but one are positions."""
+        """All axes but the last but one are positions: (R, n, *stack, C, last) -> (n, R, 1, C, L)."""
         return use.columns(G).movedim(-2, 2).flatten(3).unsqueeze(2)
 
     def inputs(self, use: Use) -> Tensor:
-        """Likewise."""
-        return use.one(self.other).movedim(-2, 1).flatten(2).unsqueeze(1)
+        """(n, *stack, J, last) -> (n, 1, J, L)."""
+        return use.per_sample(self.other).movedim(-2, 1).flatten(2).unsqueeze(1)
 
     def restore(self, product: Tensor, use: Use) -> Tensor:
         """(..., 1, C, J) to (C, J)."""
@@ -76,7 +76,7 @@ class MatrixFromLeft(Outer):
 
 
 def pull_linear(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
-    """Times the weight."""
+    """Times the weight: (R, ..., C) -> (R, ..., J)."""
     weight = bound["weight"]
     if wanted != {"input"} or weight.dim() != 2:
         return by_autograd(operation, bound, wanted)
@@ -114,9 +114,9 @@ def matrix_scales(weight: str, other: str, bias: str | None = None, *, transpose
         into = walk.tie(scale, range(scale.dim() - 1), operation).flatten()
         out = walk.forms.fresh(shape[-1])
         plus, minus = (out, into.unsqueeze(1)) if transposed else (out.unsqueeze(1), into)
-        walk.give(reads[weight], plus, minus, operation)
+        walk.assign_scale(reads[weight], plus, minus, operation)
         if bias is not None and bias in reads:
-            walk.give(reads[bias], out, walk.one, operation)
+            walk.assign_scale(reads[bias], out, walk.one, operation)
         return out.expand(shape)
 
     return rule
@@ -135,7 +135,7 @@ def matmul_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]
     into = walk.tie(scale, others, operation).flatten()
     shape = walk.graph.values[operation.outputs[0]].shape
     out = walk.forms.fresh(shape[-2])
-    walk.give(reads[first], out.unsqueeze(1), into, operation)
+    walk.assign_scale(reads[first], out.unsqueeze(1), into, operation)
     return out.unsqueeze(1).expand(shape)
 
 

@@ -108,9 +108,9 @@ def norm_scales(channel: bool) -> Rule:
         out = walk.one
         if "weight" in reads:
             out = walk.forms.fresh(*walk.graph.values[reads["weight"]].shape)
-            walk.give(reads["weight"], out, walk.one, operation)
+            walk.assign_scale(reads["weight"], out, walk.one, operation)
         if "bias" in reads:
-            walk.give(reads["bias"], out, walk.one, operation)
+            walk.assign_scale(reads["bias"], out, walk.one, operation)
         if channel and out.dim():
             out = out.view(-1, *[1] * (len(shape) - 2))
         result = out.expand(shape)

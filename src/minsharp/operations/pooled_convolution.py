@@ -129,7 +129,7 @@ def max_over_places(x: Tensor) -> Tensor:
 
 
 def add_to_channels(x: Tensor, bias: Tensor) -> Tensor:
-    """A number per channel."""
+    """(n, C, *space) + (C) -> (n, C, *space)."""
     return x + bias.view(-1, *[1] * (x.dim() - 2))
 
 

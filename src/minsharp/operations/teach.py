@@ -69,13 +69,13 @@ def operation(*, formula: str, replace: bool = ..., **rules: Unpack[Rules]) -> C
 def operation(target: Any = None, formula: str = "", *, replace: bool = False, **rules: Unpack[Rules]) -> Any:
     """Teach minsharp an operation: from then on it knows what the formula says, also of networks read before.
 
-    Only the formula is required. From it follow which parameters are exact and which rescalings keep the function. It
-    is taken at your word, so hold it to the laws: `minsharp.laws.check`.
+    Only the formula is required: from it follow which parameters are exact and which rescalings keep the function. It
+    is taken at your word, so hold it to the laws: `minsharp.laws.check`. Returns a handle with ``forget()``, for a
+    ``with`` block too; as a decorator, the operation itself.
 
     Args:
-        target: an operation that `torch.library.custom_op` made, one of ``torch.ops``, or its name,
-            ``"library::name"``; all its overloads are meant. Without it, a decorator to put above
-            ``torch.library.custom_op``.
+        target: what `torch.library.custom_op` made, one of ``torch.ops``, or its name, ``"library::name"``, with all
+            its overloads. Without it, a decorator to put above ``torch.library.custom_op``.
         formula: how the result depends on the arguments, by their names in the schema. ``"x*weight + bias"`` is
             piecewise linear in each of the three; ``f(x)`` bends; ``step(x)`` is piecewise constant; ``1`` is a
             constant that does not scale along (relu6 is ``"x + 1"``); ``sum(tensors)`` is the sum over a list. An
@@ -92,9 +92,6 @@ def operation(target: Any = None, formula: str = "", *, replace: bool = False, *
         ignores: arguments of which only shape, type or device is used.
         unless: an argument that, if it is given, changes the meaning: then nothing is known.
 
-    Returns:
-        A handle with ``forget()``, for a ``with`` block too; as a decorator, the operation itself.
-
     >>> import torch, minsharp as ms
     >>> @ms.operation(formula="x*scale")
     ... @torch.library.custom_op("doctest::scaled_relu", mutates_args=())
@@ -104,13 +101,18 @@ def operation(target: Any = None, formula: str = "", *, replace: bool = False, *
     ...     print(other)
     Taught('doctest::scaled_relu', 'f(x)*scale')
     """
-    if target is None:
+    return _decorator(formula, replace, rules) if target is None else _teach(target, formula, replace, rules)
 
-        def decorate(found: T) -> T:
-            operation(found, formula, replace=replace, **rules)
-            return found
 
-        return decorate
+def _decorator(formula: str, replace: bool, rules: Rules) -> Callable[[T], T]:
+    def decorate(found: T) -> T:
+        _teach(found, formula, replace, rules)
+        return found
+
+    return decorate
+
+
+def _teach(target: Any, formula: str, replace: bool, rules: Rules) -> Taught:
     name, schemas = _name_and_schemas(_packet_of(target))
     _check_rules(name, {a.name: str(a.type) for schema in schemas for a in schema.arguments}, formula, rules)
     if name in BUILT_IN and not replace:

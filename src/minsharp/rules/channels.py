@@ -32,20 +32,20 @@ class Walk(Protocol):
     def varies(self, name: str) -> bool:
         """Whether a value differs between samples."""
 
-    def shadow(self, operation: Operation) -> dict[str, Any]:
+    def scales_as_values(self, operation: Operation) -> dict[str, Any]:
         """Forms in place of tensors, numbers as they are."""
 
     def scale_of(self, name: str) -> Tensor:
-        """The scales of a value."""
+        """The scales of a value, shaped like one sample of it."""
 
-    def give(self, leaf: str, plus: Tensor, minus: Tensor, operation: Operation) -> None:
+    def assign_scale(self, leaf: str, plus: Tensor, minus: Tensor, operation: Operation) -> None:
         """Let a leaf take the scale plus - minus."""
 
     def tie(self, scale: Tensor, dims: Iterable[int], operation: Operation) -> Tensor:
         """Make the scales along some axes equal; the axes stay, with size one."""
 
     def fix(self, scale: Tensor, operation: Operation) -> None:
-        """Make scales zero."""
+        """Let what has these scales keep its size: log-scales of zero."""
 
     def by_formula(self, operation: Operation, scales: Mapping[str, Tensor]) -> Tensor:
         """The scale of the result by the operation's formula."""
@@ -67,7 +67,7 @@ def entrywise(walk: Walk, operation: Operation) -> Tensor:
 def moved(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
     """The result holds entries of the arguments: let the operation itself move the forms."""
     bound = operation.bind(
-        {k: v.contiguous() if isinstance(v, Tensor) else v for k, v in walk.shadow(operation).items()}
+        {k: v.contiguous() if isinstance(v, Tensor) else v for k, v in walk.scales_as_values(operation).items()}
     )
     return called(operation, bound)
 
@@ -107,5 +107,5 @@ def reduced(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
 
 
 def zeros(walk: Walk, operation: Operation) -> Tensor:
-    """Zero at any scale."""
+    """Zeros keep any scale: ANY, shaped like the result."""
     return torch.full((), ANY).expand(walk.graph.values[operation.outputs[0]].shape)
