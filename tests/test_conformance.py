@@ -292,7 +292,7 @@ BREAKS: dict[str, tuple[str, Callable[[Row], Row]]] = {
 
 def _sliced(walk: Any, operation: Operation) -> Any:
     """As many of the scales as the result has entries, in their order."""
-    scale = walk.scale_of(dict(operation.reads)["self"]).flatten()
+    scale = walk.scale_of(operation.by_argument["self"]).flatten()
     shape = walk.graph.values[operation.outputs[0]].shape
     count = torch.Size(shape).numel()
     return scale.repeat(count // max(len(scale), 1) + 1)[:count].reshape(shape)

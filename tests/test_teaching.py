@@ -153,7 +153,7 @@ def test_as_a_decorator() -> None:
 def test_a_list_is_a_sum_over_its_items() -> None:
     with ms.operation("aten::block_diag", "sum(tensors)") as taught:
         call = Operation("block_diag", torch.ops.aten.block_diag.default, {"tensors": (1, 2, 3)}, frozenset(), ("y",))
-        assert taught.row.formula_of(call).names == {"tensors[0]", "tensors[1]", "tensors[2]"}
+        assert set(map(str, taught.row.formula_of(call).slots)) == {"tensors[0]", "tensors[1]", "tensors[2]"}
 
 
 def test_what_minsharp_knows_is_replaced_only_if_asked_for() -> None:

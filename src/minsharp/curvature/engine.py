@@ -188,7 +188,7 @@ class Engine:
         common = (bound, needed, step.samples, step.layouts, output, n, memo, rows)
         places = []
         for site in step.sites:
-            use = Use(operation, site.slot, site.leaf, tuple(values[site.leaf].shape), *common)
+            use = Use(operation, site.slot.argument, site.leaf, tuple(values[site.leaf].shape), *common)
             places.append(Place(self._leaf(site.leaf, self.schedule.depends[site.leaf]), site.contraction, use))
         return places
 

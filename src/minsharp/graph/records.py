@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import ReadError
 from ..text import printable
+from .slots import Slot
 
 ValueKind = Literal["parameter", "buffer", "constant", "input", "activation"]
 
@@ -80,11 +81,14 @@ class Operation:
     source: str = ""
 
     @cached_property
-    def reads(self) -> tuple[tuple[str, str], ...]:
-        """Every (slot, value name) pair that goes in; the slots of a list are ``tensors[0]``, ``tensors[1]``."""
-        return tuple(
-            (slot, ref.name) for argument, given in self.arguments.items() for slot, ref in _references(argument, given)
-        )
+    def reads(self) -> tuple[tuple[Slot, str], ...]:
+        """Every (slot, value name) pair that goes in, those of lists place by place."""
+        return tuple(pair for argument, given in self.arguments.items() for pair in _references(argument, given))
+
+    @cached_property
+    def by_argument(self) -> dict[str, str]:
+        """The names of the values that go in by themselves, not in a list, by argument."""
+        return {slot.argument: name for slot, name in self.reads if slot.place is None}
 
     @property
     def does(self) -> tuple[Any, ...]:
@@ -135,24 +139,11 @@ def _operation(name: str) -> Callable[..., Any]:
     return found
 
 
-def split(slot: str) -> tuple[str, int | None]:
-    """The argument that a slot belongs to, and the place in it if the argument is a list."""
-    argument, _, place = slot.partition("[")
-    return argument, int(place[:-1]) if place else None
-
-
-def base(slot: str) -> str:
-    """The argument that a slot belongs to."""
-    return split(slot)[0]
-
-
-def _references(slot: str, given: Any) -> Iterator[tuple[str, Ref]]:
-    if isinstance(given, Ref):
-        if given != DEVICE:
-            yield slot, given
-    elif isinstance(given, tuple):
-        for i, item in enumerate(given):
-            yield from _references(f"{slot}[{i}]", item)
+def _references(argument: str, given: Any) -> Iterator[tuple[Slot, str]]:
+    items = enumerate(given) if isinstance(given, tuple) else [(None, given)]
+    for place, item in items:
+        if isinstance(item, Ref) and item != DEVICE:
+            yield Slot(argument, place), item.name
 
 
 def _resolve(given: Any, values: Mapping[str, Any]) -> Any:

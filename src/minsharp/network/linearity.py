@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from ..graph.formula import Product
 from ..graph.records import Graph, Operation
+from ..graph.slots import Slot
 from ..operations import TABLE, passing, row
 
 
@@ -28,13 +29,13 @@ Dependence = Mapping[str, Operation | None]
 """The parameters a value depends on, each with the first operation that is not linear in it, if any."""
 
 
-def _nonlinear_in(product: Product, depends: Mapping[str, set[str]]) -> set[str]:
+def _nonlinear_in(product: Product, depends: Mapping[Slot, set[str]]) -> set[str]:
     """The parameters in which this product of arguments is not piecewise linear."""
-    bent = {p for name in product.nonlinear for p in depends.get(name, ())}
+    bent = {p for slot in product.nonlinear for p in depends.get(slot, ())}
     seen: set[str] = set()
-    for name in product.linear:
-        bent |= seen & depends.get(name, set())
-        seen |= depends.get(name, set())
+    for slot in product.linear:
+        bent |= seen & depends.get(slot, set())
+        seen |= depends.get(slot, set())
     return bent
 
 
@@ -43,14 +44,14 @@ def _through(operation: Operation, known: Mapping[str, Dependence]) -> Dependenc
     formula = row(operation).formula_of(operation)
     if not formula.products:
         return {}
-    depends: dict[str, set[str]] = {}
+    depends: dict[Slot, set[str]] = {}
     blame: dict[str, Operation | None] = {}
-    for argument, value in passing(operation):
+    for slot, value in passing(operation):
         for parameter, culprit in known.get(value, {}).items():
-            depends.setdefault(argument, set()).add(parameter)
+            depends.setdefault(slot, set()).add(parameter)
             blame[parameter] = blame.get(parameter) or culprit
     bent = {p for product in formula.products for p in _nonlinear_in(product, depends)}
-    bent |= {p for argument, ps in depends.items() if argument not in formula.names for p in ps}
+    bent |= {p for slot, ps in depends.items() if slot not in formula.slots for p in ps}
     return {p: culprit or (operation if p in bent else None) for p, culprit in blame.items()}
 
 

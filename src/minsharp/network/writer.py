@@ -179,7 +179,7 @@ class Writer:
             raise ReadError(f"{operation.where} makes complex numbers: only real networks can be measured")
         shape, axes = one_sample(tensor.shape, self.sizes)
         ignored = row(operation).ignores
-        sources = [self.values[v] for slot, v in operation.reads if v in self.values and slot not in ignored]
+        sources = [self.values[v] for slot, v in operation.reads if v in self.values and slot.argument not in ignored]
         varying = [value for value in sources if value.samples is not None]
         lost = not axes and bool(varying)
         mixed = len(axes) > 1 or (lost and tensor.numel() > 0)

@@ -18,7 +18,7 @@ from .windows import Geometry
 
 def _batched(operation: Operation, graph: Graph) -> bool:
     """Whether the input of a convolution has a batch axis, as the weight has one for its outputs."""
-    ranks = {slot: len(graph.values[name].shape) for slot, name in operation.reads if name in graph.values}
+    ranks = {argument: len(graph.values[v].shape) for argument, v in operation.by_argument.items() if v in graph.values}
     return ranks["input"] == ranks["weight"]
 
 
@@ -148,9 +148,9 @@ def pull_convolution(operation: Operation, bound: Mapping[str, Any], wanted: fro
 
 def convolution_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
     """W[o, i] scales by out_o / in_i, with i counted within the group of o."""
-    reads = dict(operation.reads)
-    scale = walk.scale_of(reads["input"])
-    if walk.varies(reads["weight"]) or scale.dim() != walk.rank(reads["weight"]):  # channels come after the batch
+    given = operation.by_argument
+    scale = walk.scale_of(given["input"])
+    if walk.varies(given["weight"]) or scale.dim() != walk.rank(given["weight"]):  # channels come after the batch
         raise UnfitError
     groups: Any = operation.arguments["groups"]
     into = walk.tie(scale, [0, *range(2, scale.dim())], operation).reshape(groups, -1)  # (g, channels/g)
@@ -163,9 +163,9 @@ def convolution_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Te
     else:  # (C, channels/g, *taps)
         plus = out.view(-1, 1)
         minus = into.repeat_interleave(shape[1] // groups, 0)
-    walk.assign_scale(reads["weight"], plus.view(*plus.shape, *ones), minus.view(*minus.shape, *ones), operation)
-    if "bias" in reads:
-        walk.assign_scale(reads["bias"], out, walk.one, operation)
+    walk.assign_scale(given["weight"], plus.view(*plus.shape, *ones), minus.view(*minus.shape, *ones), operation)
+    if "bias" in given:
+        walk.assign_scale(given["bias"], out, walk.one, operation)
     return out.view(1, -1, *ones).expand(shape)
 
 

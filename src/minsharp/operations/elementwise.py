@@ -69,9 +69,9 @@ def pull_log_softmax(operation: Operation, bound: Mapping[str, Any], wanted: fro
 
 def prelu_scales(walk: Walk, operation: Operation) -> Tensor:
     """PReLU: x + w min(x, 0) keeps the scale of x only if w keeps its own."""
-    reads = dict(operation.reads)
-    walk.assign_scale(reads["weight"], walk.one, walk.one, operation)
-    return walk.scale_of(reads["self"])
+    given = operation.by_argument
+    walk.assign_scale(given["weight"], walk.one, walk.one, operation)
+    return walk.scale_of(given["self"])
 
 
 def _other(use: Use) -> Tensor | float:

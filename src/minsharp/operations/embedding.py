@@ -55,10 +55,10 @@ class Embedding(Contraction):
 
 def embedding_scales(walk: Walk, operation: Operation) -> Tensor:
     """Which rows are looked up is up to the data: the scale can only differ between columns."""
-    reads = dict(operation.reads)
+    given = operation.by_argument
     shape = walk.graph.values[operation.outputs[0]].shape
     out = walk.forms.fresh(shape[-1])
-    walk.assign_scale(reads["weight"], out, walk.one, operation)
+    walk.assign_scale(given["weight"], out, walk.one, operation)
     return out.expand(shape)
 
 

@@ -22,7 +22,7 @@ class Matrix(Outer):
 
     def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
         """Both are matrices, or the other one a stack of them."""
-        ranks = {name: len(graph.values[value].shape) for name, value in operation.reads}
+        ranks = {name: len(graph.values[value].shape) for name, value in operation.by_argument.items()}
         return ranks[argument] == 2 and ranks[self.other] >= 2
 
     def trace(self, use: Use, G: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class MatrixFromLeft(Outer):
 
     def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
         """Both are matrices, or the other one a stack of them."""
-        ranks = {name: len(graph.values[value].shape) for name, value in operation.reads}
+        ranks = {name: len(graph.values[value].shape) for name, value in operation.by_argument.items()}
         return ranks[argument] == 2 and ranks[self.other] >= 2
 
     def cotangents(self, use: Use, G: Tensor) -> Tensor:
@@ -106,17 +106,17 @@ def matrix_scales(weight: str, other: str, bias: str | None = None, *, transpose
     """A weight that mixes the last axis: W_ij scales by out_i / in_j."""
 
     def rule(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
-        reads = dict(operation.reads)
+        given = operation.by_argument
         shape = walk.graph.values[operation.outputs[0]].shape
-        if walk.varies(reads[weight]) or walk.rank(reads[weight]) != 2 or walk.rank(reads[other]) < 2:
+        if walk.varies(given[weight]) or walk.rank(given[weight]) != 2 or walk.rank(given[other]) < 2:
             raise UnfitError
-        scale = walk.scale_of(reads[other])
+        scale = walk.scale_of(given[other])
         into = walk.tie(scale, range(scale.dim() - 1), operation).flatten()
         out = walk.forms.fresh(shape[-1])
         plus, minus = (out, into.unsqueeze(1)) if transposed else (out.unsqueeze(1), into)
-        walk.assign_scale(reads[weight], plus, minus, operation)
-        if bias is not None and bias in reads:
-            walk.assign_scale(reads[bias], out, walk.one, operation)
+        walk.assign_scale(given[weight], plus, minus, operation)
+        if bias is not None and bias in given:
+            walk.assign_scale(given[bias], out, walk.one, operation)
         return out.expand(shape)
 
     return rule
@@ -124,18 +124,18 @@ def matrix_scales(weight: str, other: str, bias: str | None = None, *, transpose
 
 def matmul_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
     """matmul: a weight on the right, on the left, or none."""
-    reads = dict(operation.reads)
-    first, second = ("self", "other") if "other" in reads else ("self", "mat2")
-    if not walk.varies(reads[second]):
+    given = operation.by_argument
+    first, second = ("self", "other") if "other" in given else ("self", "mat2")
+    if not walk.varies(given[second]):
         return matrix_scales(second, first, transposed=True)(walk, operation)
-    if walk.varies(reads[first]) or walk.rank(reads[first]) != 2 or walk.rank(reads[second]) < 2:
+    if walk.varies(given[first]) or walk.rank(given[first]) != 2 or walk.rank(given[second]) < 2:
         raise UnfitError
-    scale = walk.scale_of(reads[second])
+    scale = walk.scale_of(given[second])
     others = [d for d in range(scale.dim()) if d != scale.dim() - 2]
     into = walk.tie(scale, others, operation).flatten()
     shape = walk.graph.values[operation.outputs[0]].shape
     out = walk.forms.fresh(shape[-2])
-    walk.assign_scale(reads[first], out.unsqueeze(1), into, operation)
+    walk.assign_scale(given[first], out.unsqueeze(1), into, operation)
     return out.unsqueeze(1).expand(shape)
 
 

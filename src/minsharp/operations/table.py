@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from ..graph.records import Graph, Operation
+from ..graph.slots import Slot
 from ..rules.row import Row
 from . import (
     attention,
@@ -63,13 +64,13 @@ def row(operation: Operation) -> Row:
     return found.otherwise or _UNKNOWN if found.unless and operation.arguments.get(found.unless) else found
 
 
-def passing(operation: Operation) -> list[tuple[str, str]]:
+def passing(operation: Operation) -> list[tuple[Slot, str]]:
     """The (slot, value name) pairs through which derivatives may pass: not what is detached, ignored or compared."""
     known = row(operation)
     if known.detaches:
         return []
-    idle = {*known.ignores, *known.formula_of(operation).flat}
-    return [(slot, name) for slot, name in operation.reads if slot not in idle]
+    flat = known.formula_of(operation).flat
+    return [(s, name) for s, name in operation.reads if s not in flat and s.argument not in known.ignores]
 
 
 def dependence(graph: Graph, parameters: Iterable[str]) -> dict[str, frozenset[str]]:

@@ -7,7 +7,8 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 import torch
 
 from ..errors import InputError
-from ..graph.records import base, table_name
+from ..graph.formula import parse
+from ..graph.records import table_name
 from ..rules.channels import Rule
 from ..rules.contraction import Contraction
 from ..rules.pullback import Pullback
@@ -169,12 +170,10 @@ def _check_rules(name: str, arguments: Mapping[str, str], formula: str, rules: R
     unknown = sorted(set(rules) - set(Rules.__annotations__))
     if unknown:
         raise InputError(f"operation({name!r}): no rule is called {unknown}; there are {list(Rules.__annotations__)}")
-    lists = {argument: 1 for argument, kind in arguments.items() if kind.startswith("List")}
+    lists = tuple((argument, 1) for argument, kind in arguments.items() if kind.startswith("List"))
     try:
-        named = {base(slot) for slot in Row(formula).with_lists_of(lists).names}
-    except KeyError as error:
-        raise InputError(_wrong(name, arguments, f"in {formula!r}, {error.args[0]} is not a list")) from None
-    except (TypeError, ValueError) as error:
+        named = {slot.argument for slot in parse(formula, lists).slots}
+    except (AttributeError, ValueError) as error:
         raise InputError(_wrong(name, arguments, f"cannot read the formula {formula!r}: {error}")) from None
     given: dict[str, Iterable[str]] = {f"the formula {formula!r}": named, "contract": rules.get("contract", {})}
     given |= {"ignores": rules.get("ignores", ()), "unless": [u] if (u := rules.get("unless")) else []}

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..graph.forms import ANY, Forms
 from ..graph.records import Graph, Operation
+from ..graph.slots import Slot
 
 
 class Walk(Protocol):
@@ -47,7 +48,7 @@ class Walk(Protocol):
     def fix(self, scale: Tensor, operation: Operation) -> None:
         """Let what has these scales keep its size: log-scales of zero."""
 
-    def by_formula(self, operation: Operation, scales: Mapping[str, Tensor]) -> Tensor:
+    def by_formula(self, operation: Operation, scales: Mapping[Slot, Tensor]) -> Tensor:
         """The scale of the result by the operation's formula."""
 
 
@@ -83,8 +84,8 @@ def called(operation: Operation, bound: dict[str, Any]) -> Tensor | Sequence[Ten
 
 def along_last(walk: Walk, operation: Operation, axes: int) -> Tensor | Sequence[Tensor]:
     """Whatever leads, samples and channels or channels alone, stays apart."""
-    reads = dict(operation.reads)
-    scale = walk.scale_of(reads["self"] if "self" in reads else reads["input"])
+    given = operation.by_argument
+    scale = walk.scale_of(given["self"] if "self" in given else given["input"])
     shape = walk.graph.values[operation.outputs[0]].shape
     if scale.dim() < axes or scale.shape[: scale.dim() - axes] != shape[: scale.dim() - axes]:
         raise UnfitError
@@ -94,7 +95,7 @@ def along_last(walk: Walk, operation: Operation, axes: int) -> Tensor | Sequence
 
 def reduced(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
     """Entries along some axes come together: they have to agree."""
-    scale = walk.scale_of(dict(operation.reads)["self"])
+    scale = walk.scale_of(operation.by_argument["self"])
     dim = operation.arguments.get("dim")
     shape = walk.graph.values[operation.outputs[0]].shape
     dims = list(range(scale.dim())) if dim is None or dim == () else [dim] if isinstance(dim, int) else list(dim)

@@ -1,6 +1,5 @@
 """What is known about one operation: a row of the table."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,14 +43,5 @@ class Row:
         """The formula with the lists of this very call written out: ``sum(tensors)`` as ``tensors[0] + ...``."""
         if "(" not in self.formula:
             return parse(self.formula)
-        lists = {name: len(given) for name, given in operation.arguments.items() if isinstance(given, tuple)}
-        return self.with_lists_of(lists)
-
-    def with_lists_of(self, lengths: Mapping[str, int]) -> Formula:
-        """The formula for a call whose lists have these lengths."""
-
-        def items(match: re.Match[str]) -> str:
-            kind, name = match.groups()
-            return {"sum": " + ", "prod": "*"}[kind].join(f"{name}[{i}]" for i in range(lengths[name]))
-
-        return parse(re.sub(r"\b(sum|prod)\((\w+)\)", items, self.formula))
+        lists = ((name, len(given)) for name, given in operation.arguments.items() if isinstance(given, tuple))
+        return parse(self.formula, tuple(lists))
