@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .network.reader import read
     from .network.rescale import rescale
     from .network.symmetry import Symmetries, symmetries
+    from .operations.teach import operation
     from .report.html import write_report
     from .results.curvature import Diagonal, Trace
 
@@ -49,6 +50,7 @@ __all__ = [
     "measures",
     "minimum_sharpness",
     "noise_robustness",
+    "operation",
     "read",
     "relative_minimum_sharpness",
     "relative_sensitivity",
@@ -74,6 +76,7 @@ _LATER = {
     "measures.robustness": ("NoiseRobustness", "noise_robustness"),
     "measures.score": ("Score",),
     "measures.verify": ("Verification", "verify"),
+    "operations.teach": ("operation",),
     "network.fold": ("fold_batchnorm",),
     "network.network": ("Network",),
     "network.reader": ("read",),

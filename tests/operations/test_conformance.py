@@ -18,7 +18,9 @@ from torch import Tensor
 
 from minsharp import operations
 from minsharp.graph.records import Operation
-from minsharp.laws import ENTRIES, LAWS, Trial, UnfitError, begin, check, freedom
+from minsharp.laws import ENTRIES, LAWS, Trial, begin, freedom
+from minsharp.laws.example import check_example
+from minsharp.laws.probe import UnfitError
 from minsharp.operations.elementwise import pull_product, pull_relu, pull_sum
 from minsharp.operations.examples import EXAMPLES, Example
 from minsharp.operations.linear import pull_linear
@@ -55,7 +57,7 @@ def _quietly(example: Example, name: str, **options: Any) -> list[str]:
     """The laws, without what torch thinks of unusual calls."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return check(example, name, **options)
+        return check_example(example, name, **options)
 
 
 def violations(name: str, examples: list[Example], **options: Any) -> list[str]:
@@ -290,7 +292,7 @@ BREAKS: dict[str, tuple[str, Callable[[Row], Row]]] = {
 
 def _sliced(walk: Any, operation: Operation) -> Any:
     """As many of the scales as the result has entries, in their order."""
-    scale = walk.scale_of(dict(operation.reads)["self"]).flatten()
+    scale = walk.scale_of(operation.by_argument["self"]).flatten()
     shape = walk.graph.values[operation.outputs[0]].shape
     count = torch.Size(shape).numel()
     return scale.repeat(count // max(len(scale), 1) + 1)[:count].reshape(shape)

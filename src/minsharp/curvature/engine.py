@@ -95,7 +95,7 @@ class Engine:
         return int(samples), int(columns)
 
     def run(self, stream: Iterator[Batch], advance: Callable[[int], None] = lambda n: None) -> CurvatureSum:
-        """Sum over the stream."""
+        """The sums over all batches; ``advance`` is told the samples of each chunk."""
         sums: dict[str, Tensor] = {}
         weight, samples, energy = 0.0, 0, 0.0
         for chunk in chunks(stream, self.samples):
@@ -188,7 +188,7 @@ class Engine:
         common = (bound, needed, step.samples, step.layouts, output, n, memo, rows)
         places = []
         for site in step.sites:
-            use = Use(operation, site.slot, site.leaf, tuple(values[site.leaf].shape), *common)
+            use = Use(operation, site.slot.argument, site.leaf, tuple(values[site.leaf].shape), *common)
             places.append(Place(self._leaf(site.leaf, self.schedule.depends[site.leaf]), site.contraction, use))
         return places
 

@@ -37,8 +37,8 @@ def hessian_trace(
         model: a module, or a network that `read` returned. Measured in eval mode; left as it was.
         data: a tensor of inputs, a pair (inputs, targets), or an iterable of either. Several inputs go in a tuple
             or a dict. Targets are optional where the Hessian of the loss does not depend on them.
-        loss: a torch criterion; cross-entropy unless given. The result is the Hessian of that very criterion over
-            all the data, ``reduction`` included.
+        loss: a torch criterion, or a `minsharp.losses.Loss`; cross-entropy unless given. The result is the Hessian of
+            that very criterion over all the data, ``reduction`` included.
         parameters: a glob pattern, or several: measure only the parameters whose names match. Without it, every
             parameter that forward uses and that requires a gradient.
         curvature: "hessian", "ggn" or "jacobian".
@@ -101,19 +101,21 @@ def _measure(
     engine = Engine(network, names, loss, quantity, memory)
     with bar("samples", count(data) if progress else None, progress) as advance:
         total = engine.run(stream, advance)
-    exact = {name: curvature == "jacobian" or bool(network.exactness[name]) for name in names}
+    known = network.exactness
+    exact = {name: curvature == "jacobian" or bool(known[name]) for name in names}
     if not total.weight:
         raise LossError(f"{loss.name} over this data weighs nothing: every target is ignored, or has weight zero")
     return quantity.result(Measured(total, curvature, loss.name, loss.mean, exact, network.graph))
 
 
 def _refuse_inexact(network: Network, names: list[str]) -> None:
-    bad = [name for name in names if not network.exactness[name]]
+    known = network.exactness
+    bad = [name for name in names if not known[name]]
     if not bad:
         return
-    lines = [f"  {name}: {network.exactness[name].blame.where}" for name in bad[:10]]  # type: ignore[union-attr]
+    lines = [f"  {name}: {known[name].blame.where}" for name in bad[:10]]  # type: ignore[union-attr]
     lines += [f"  and {len(bad) - 10} more"] if len(bad) > 10 else []
-    good = [name for name in names if network.exactness[name]]
+    good = [name for name in names if known[name]]
     also = f", or narrow to the exact ones: parameters={good}" if good else ""
     raise NotExactError(
         "the outputs are not piecewise linear in these parameters, so their Hessian is not the Gauss-Newton "

@@ -126,7 +126,7 @@ class TraceSum(Quantity[Trace]):
     uses_row_squares = True
 
     def zero(self, parameter: str, like: Tensor) -> Tensor:
-        """(*parameter) -> ()."""
+        """(*parameter) -> (), zero."""
         return widest(like.new_zeros(()))
 
     def of_gradients(self, parameter: str, gradients: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ class TraceSum(Quantity[Trace]):
         return place.trace(G)
 
     def result(self, measured: Measured) -> Trace:
-        """A number by parameter."""
+        """A number for each parameter."""
         return Trace(*measured)
 
 
@@ -158,7 +158,7 @@ class DiagonalSum(Quantity[Diagonal]):
         return place.diagonal(G)
 
     def result(self, measured: Measured) -> Diagonal:
-        """A tensor by parameter."""
+        """A tensor for each parameter, of its shape."""
         return Diagonal(*measured)
 
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from ..graph.records import Graph, Operation, Samples, Value, base, split
+from ..graph.records import Graph, Operation, Samples, Value
+from ..graph.slots import Slot
 from ..network.structure import Meeting, Structure
-from ..operations import dependence, row
+from ..operations import TABLE, dependence, row
 from ..operations.pooled_convolution import rewritten
 from ..rules.contraction import Contraction, PerSampleVJP
 
@@ -15,7 +16,7 @@ from ..rules.contraction import Contraction, PerSampleVJP
 class Site:
     """Where a leaf meets the samples, and how the cotangents contract with it there."""
 
-    slot: str
+    slot: Slot
     leaf: str
     contraction: Contraction
 
@@ -43,9 +44,13 @@ class Step:
         return bool(self.goes_to or self.sites)
 
 
-@lru_cache(maxsize=16)
 def fast_schedule(graph: Graph, parameters: tuple[str, ...]) -> "Schedule":
     """The schedule of the rewritten graph, remembered: a training loop asks for the same one every epoch."""
+    return _fast_schedule(graph, parameters, TABLE.edition)
+
+
+@lru_cache(maxsize=16)
+def _fast_schedule(graph: Graph, parameters: tuple[str, ...], edition: int) -> "Schedule":
     return Schedule(rewritten(graph, dependence(graph, parameters)), parameters)
 
 
@@ -67,19 +72,21 @@ class Schedule(Structure):
 
     def _step(self, operation: Operation, drop: tuple[str, ...]) -> Step:
         samples: dict[str, Samples | None] = {
-            slot: self.graph.values[name].samples for slot, name in operation.reads if name in self.graph.values
+            argument: self.graph.values[name].samples
+            for argument, name in operation.by_argument.items()
+            if name in self.graph.values
         }
         made = [self.graph.values.get(name) for name in operation.outputs]
         layouts = tuple(None if value is None else value.samples for value in made)
-        goes_to = tuple((*split(slot), name) for slot, name in self.live(operation) if name in self.varies)
+        goes_to = tuple((*slot, name) for slot, name in self.live(operation) if name in self.varies)
         sites = tuple(self._site(meeting) for meeting in self.meetings[operation])
         return Step(operation, goes_to, sites, samples, layouts, drop)
 
     def _site(self, meeting: Meeting) -> Site:
         operation, slot, leaf = meeting.operation, meeting.slot, meeting.leaf
-        known = row(operation).contract.get(slot)
+        known = row(operation).contract.get(slot.argument) if slot.place is None else None
         alone = sum(name == leaf for _, name in operation.reads) == 1
-        if known is None or not alone or operation.many or not known.fits(operation, slot, self.graph):
+        if known is None or not alone or operation.many or not known.fits(operation, slot.argument, self.graph):
             known = PerSampleVJP()
         return Site(slot, leaf, known)
 
@@ -107,5 +114,5 @@ class Schedule(Structure):
         return [
             self.graph.values[n]
             for slot, n in step.operation.reads
-            if base(slot) in step.wanted and n in self.graph.values
+            if slot.argument in step.wanted and n in self.graph.values
         ]

@@ -7,6 +7,7 @@ A formula is a sum of products over the operation's argument names:
     layer_norm    f(input)*weight + bias
     relu6         self + 1
     zeros_like    0
+    einsum        prod(tensors)
     gt            step(self, other)
 
 ``f(...)`` is any nonlinear function, ``step(...)`` one that is piecewise constant, ``1`` a constant; a ``max``
@@ -19,88 +20,110 @@ argument of ``f`` and ``step``, which may be a product itself, has scale one.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+
+from .slots import Slot
+
+Slots = tuple[Slot, ...]
 
 
 @dataclass(frozen=True)
 class Product:
     """One product of a formula."""
 
-    linear: tuple[str, ...]
+    linear: Slots
     constant: bool = False
-    smooth: tuple[tuple[str, ...], ...] = ()
-    steps: tuple[tuple[str, ...], ...] = ()
+    smooth: tuple[Slots, ...] = ()
+    steps: tuple[Slots, ...] = ()
 
     @property
-    def nonlinear(self) -> tuple[str, ...]:
+    def nonlinear(self) -> Slots:
         """The arguments inside ``f``."""
-        return tuple(name for group in self.smooth for name in group)
+        return tuple(slot for group in self.smooth for slot in group)
 
     @property
-    def step(self) -> tuple[str, ...]:
+    def step(self) -> Slots:
         """The arguments inside ``step``."""
-        return tuple(name for group in self.steps for name in group)
+        return tuple(slot for group in self.steps for slot in group)
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def slots(self) -> Slots:
         """Every argument that the product mentions."""
         return self.linear + self.nonlinear + self.step
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A sum of products of argument names."""
+    """A sum of products of arguments."""
 
     products: tuple[Product, ...]
 
     @property
-    def names(self) -> frozenset[str]:
+    def slots(self) -> frozenset[Slot]:
         """Every argument that the formula mentions."""
-        return frozenset(name for product in self.products for name in product.names)
+        return frozenset(slot for product in self.products for slot in product.slots)
 
     @property
-    def flat(self) -> frozenset[str]:
+    def flat(self) -> frozenset[Slot]:
         """The arguments that enter steps alone: no derivative passes."""
-        steep = {name for product in self.products for name in product.linear + product.nonlinear}
-        return self.names - steep
+        steep = {slot for product in self.products for slot in product.linear + product.nonlinear}
+        return self.slots - steep
 
 
-_NAME = r"\w+(?:\[\d+\])?"
-_FACTOR = re.compile(rf"\s*(?:(f|step)\(([^()]*)\)|({_NAME}))\s*(\*|$)")
+Lists = tuple[tuple[str, int], ...]
+"""The lists among the arguments of a call, and their lengths."""
+
+_FACTOR = re.compile(r"\s*(?:(f|step|prod)\(([^()]*)\)|(\w+))\s*(\*|$)")
+_SUM = re.compile(r"\s*sum\((\w+)\)\s*")
 
 
-def _group(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split("*"))
+def _items(name: str, lengths: Mapping[str, int]) -> Slots:
+    """Every place of a list."""
+    if name not in lengths:
+        raise ValueError(f"{name} is not a list")
+    return tuple(Slot(name, i) for i in range(lengths[name]))
 
 
-def _product(text: str) -> Product:
-    linear: list[str] = []
+def _product(text: str, lengths: Mapping[str, int]) -> Product:
+    linear: list[Slot] = []
     constant = False
-    opaque: dict[str, list[tuple[str, ...]]] = {"f": [], "step": []}
+    opaque: dict[str, list[Slots]] = {"f": [], "step": []}
+    if not text.strip() or text.rstrip().endswith("*"):
+        raise ValueError(f"a term or a factor is missing in {text.strip()!r}")
     at = 0
     while at < len(text):
         match = _FACTOR.match(text, at)
         if match is None:
             raise ValueError(f"cannot read the factor {text[at:].strip()!r}")
         function, inside, name, _ = match.groups()
-        if function:
-            opaque[function] += [_group(part) for part in inside.split(",")]
+        if function == "prod":
+            linear += _items(inside.strip(), lengths)
+        elif function:
+            groups = [tuple(Slot(part.strip()) for part in group.split("*")) for group in inside.split(",")]
+            opaque[function] += groups
         elif name == "1":
             constant = True
         else:
-            linear.append(name)
+            linear.append(Slot(name))
         at = match.end()
     return Product(tuple(linear), constant, tuple(opaque["f"]), tuple(opaque["step"]))
 
 
 @cache
-def parse(text: str) -> Formula:
-    """Read a formula.
+def parse(text: str, lists: Lists = ()) -> Formula:
+    """Read a formula, for a call whose lists have these lengths.
 
-    >>> [product.linear for product in parse("input*weight + bias").products]
-    [('input', 'weight'), ('bias',)]
-    >>> parse("f(query*key, mask)*value").products[0].smooth
-    (('query', 'key'), ('mask',))
+    >>> [[str(slot) for slot in product.linear] for product in parse("input*weight + bias").products]
+    [['input', 'weight'], ['bias']]
+    >>> [[str(slot) for slot in group] for group in parse("f(query*key, mask)*value").products[0].smooth]
+    [['query', 'key'], ['mask']]
+    >>> [[str(slot) for slot in product.linear] for product in parse("sum(tensors)", (("tensors", 2),)).products]
+    [['tensors[0]'], ['tensors[1]']]
     """
-    return Formula(tuple(_product(part) for part in text.split("+")) if text != "0" else ())
+    products: list[Product] = []
+    for part in text.split("+") if text != "0" else ():
+        whole = _SUM.fullmatch(part)
+        products += [Product((s,)) for s in _items(whole[1], dict(lists))] if whole else [_product(part, dict(lists))]
+    return Formula(tuple(products))

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ..errors import ReadError
 from ..text import printable
+from .slots import Slot
 
-Kind = Literal["parameter", "buffer", "constant", "input", "activation"]
+ValueKind = Literal["parameter", "buffer", "constant", "input", "activation"]
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,14 @@ class Value:
     """A tensor of the network; ``shape`` is its shape for a batch of one sample."""
 
     name: str
-    kind: Kind
+    kind: ValueKind
     shape: tuple[int, ...]
     dtype: torch.dtype
     samples: Samples | None = None
 
     @property
     def numel(self) -> int:
-        """Entries per sample."""
+        """Entries per sample: the product of ``shape``."""
         return prod(self.shape)
 
 
@@ -66,7 +67,7 @@ class Value:
 class Operation:
     """One call: ``outputs = target(**arguments)``, with a Ref wherever a value goes in.
 
-    ``name`` is the table's key (``linear``, ``conv2d``); ``module`` is the path of the module that made the
+    ``name`` is the table's key (``linear``, ``mylib::scaled_relu``); ``module`` is the path of the module that made the
     call and ``source`` the line of the user's code, both for messages.
     """
 
@@ -80,11 +81,14 @@ class Operation:
     source: str = ""
 
     @cached_property
-    def reads(self) -> tuple[tuple[str, str], ...]:
-        """Every (slot, value name) pair that goes in; the slots of a list are ``tensors[0]``, ``tensors[1]``."""
-        return tuple(
-            (slot, ref.name) for argument, given in self.arguments.items() for slot, ref in _references(argument, given)
-        )
+    def reads(self) -> tuple[tuple[Slot, str], ...]:
+        """Every (slot, value name) pair that goes in, those of lists place by place."""
+        return tuple(pair for argument, given in self.arguments.items() for pair in _references(argument, given))
+
+    @cached_property
+    def by_argument(self) -> dict[str, str]:
+        """The names of the values that go in by themselves, not in a list, by argument."""
+        return {slot.argument: name for slot, name in self.reads if slot.place is None}
 
     @property
     def does(self) -> tuple[Any, ...]:
@@ -120,6 +124,11 @@ class Operation:
         return printable(f"{self.name} in {place}" + (f" ({self.source})" if self.source else ""))
 
 
+def table_name(target: torch._ops.OpOverload) -> str:
+    """What the table calls an operation: ``linear`` for torch's own, ``library::name`` for all others."""
+    return str(target._schema.name).removeprefix("aten::")
+
+
 def _operation(name: str) -> Callable[..., Any]:
     """An operation of torch by its name, ``aten.linear.default``."""
     library, packet, overload = name.split(".")
@@ -130,24 +139,11 @@ def _operation(name: str) -> Callable[..., Any]:
     return found
 
 
-def split(slot: str) -> tuple[str, int | None]:
-    """The argument that a slot belongs to, and the place in it if the argument is a list."""
-    argument, _, place = slot.partition("[")
-    return argument, int(place[:-1]) if place else None
-
-
-def base(slot: str) -> str:
-    """The argument that a slot belongs to."""
-    return split(slot)[0]
-
-
-def _references(slot: str, given: Any) -> Iterator[tuple[str, Ref]]:
-    if isinstance(given, Ref):
-        if given != DEVICE:
-            yield slot, given
-    elif isinstance(given, tuple):
-        for i, item in enumerate(given):
-            yield from _references(f"{slot}[{i}]", item)
+def _references(argument: str, given: Any) -> Iterator[tuple[Slot, str]]:
+    items = enumerate(given) if isinstance(given, tuple) else [(None, given)]
+    for place, item in items:
+        if isinstance(item, Ref) and item != DEVICE:
+            yield Slot(argument, place), item.name
 
 
 def _resolve(given: Any, values: Mapping[str, Any]) -> Any:
@@ -168,7 +164,7 @@ class Graph:
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     """The values that forward itself holds: neither parameter nor buffer."""
 
-    def of_kind(self, kind: Kind) -> tuple[Value, ...]:
+    def of_kind(self, kind: ValueKind) -> tuple[Value, ...]:
         """The values of one kind, in order."""
         return tuple(value for value in self.values.values() if value.kind == kind)
 

@@ -13,7 +13,7 @@ from .trial import Trial, jacobians
 
 
 class Case(NamedTuple):
-    """One measurement."""
+    """One measurement: of n samples, under a loss, in so much memory."""
 
     quantity: Literal["trace", "diagonal"]
     loss: Literal["squares", "entropy"]

@@ -22,7 +22,7 @@ class Example(NamedTuple):
     targets: Tensor | None
 
     def part(self, start: int, stop: int) -> "Example":
-        """Some of the samples."""
+        """The samples from start to stop."""
         return Example(self.loss, self.outputs[start:stop], None if self.targets is None else self.targets[start:stop])
 
     @property
@@ -31,7 +31,7 @@ class Example(NamedTuple):
         return self.loss.any_targets(self.outputs) if self.targets is None else self.targets
 
     def total(self, outputs: Tensor | None = None) -> Tensor:
-        """The sum of the terms."""
+        """The sum of the terms, at these outputs or at others of the same shape."""
         return self.loss.total(self.outputs if outputs is None else outputs, self.value_targets)
 
     def factor(self) -> Tensor:

@@ -30,7 +30,7 @@ def pull_law(trial: Trial) -> Iterator[str]:
 
 def _float_arguments(graph: Graph, operation: Operation) -> list[str]:
     """The arguments that vary with the samples and depend on parameters: those that the engine pulls back to."""
-    reads = [(slot.partition("[")[0], graph.values.get(name)) for slot, name in passing(operation)]
+    reads = [(slot.argument, graph.values.get(name)) for slot, name in passing(operation)]
     behind = dependence(graph, graph.parameters)
     return list(dict.fromkeys(a for a, v in reads if v is not None and v.samples is not None and v.name in behind))
 

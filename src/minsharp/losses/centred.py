@@ -50,7 +50,7 @@ class Centred(Separate):
         return centred.square().sum() / 2
 
     def energy(self, outputs: Tensor) -> float:
-        """||c||^2, summed."""
+        """The sum over the batch of ||c||^2."""
         return 2 * float(self.total(wide(outputs), None))
 
     def second_derivative(self, outputs: Tensor, targets: Tensor | None) -> Tensor:

@@ -34,7 +34,7 @@ class CrossEntropy(Loss):
         return self.class_weight is not None
 
     def rank(self, shape: tuple[int, ...]) -> int:
-        """K - 1 per position."""
+        """(1, K, *positions) -> K - 1 per position."""
         return (shape[1] - 1) * prod(shape[2:])
 
     def check(self, outputs: Tensor, targets: Tensor | None) -> None:
@@ -78,7 +78,7 @@ class CrossEntropy(Loss):
         return torch.zeros_like(outputs[:, 0], dtype=torch.int64)
 
     def total(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
-        """As torch computes it."""
+        """torch's own value, reduction="sum"."""
         if targets is None:
             raise LossError("the value of CrossEntropyLoss needs targets: pass data=(inputs, targets)")
         return F.cross_entropy(

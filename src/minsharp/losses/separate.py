@@ -87,7 +87,7 @@ class BinaryCrossEntropy(Separate):
                 ) from None
 
     def total(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
-        """As torch computes it."""
+        """torch's own value, reduction="sum"."""
         if targets is None:
             raise LossError("the value of BCEWithLogitsLoss needs targets: pass data=(inputs, targets)")
         weights = (None if w is None else w.to(outputs) for w in (self.entry_weight, self.pos_weight))
@@ -113,11 +113,11 @@ class SquaredError(Separate):
         self.name = described(criterion, "reduction")
 
     def total(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
-        """As torch computes it."""
+        """torch's own value, reduction="sum"."""
         if targets is None:
             raise LossError("the value of MSELoss needs targets: pass data=(inputs, targets)")
         return F.mse_loss(outputs, targets, reduction="sum")
 
     def second_derivative(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
-        """Two."""
+        """(n, *output) -> (n, *output), all 2."""
         return torch.full_like(outputs, 2.0)

@@ -6,10 +6,12 @@ of P on the diagonal of the Hessian is that of the Gauss-Newton matrix, J_P^T (d
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from ..graph.formula import Product
 from ..graph.records import Graph, Operation
-from ..operations import passing, row
+from ..graph.slots import Slot
+from ..operations import TABLE, passing, row
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,13 @@ Dependence = Mapping[str, Operation | None]
 """The parameters a value depends on, each with the first operation that is not linear in it, if any."""
 
 
-def _nonlinear_in(product: Product, depends: Mapping[str, set[str]]) -> set[str]:
+def _nonlinear_in(product: Product, depends: Mapping[Slot, set[str]]) -> set[str]:
     """The parameters in which this product of arguments is not piecewise linear."""
-    bent = {p for name in product.nonlinear for p in depends.get(name, ())}
+    bent = {p for slot in product.nonlinear for p in depends.get(slot, ())}
     seen: set[str] = set()
-    for name in product.linear:
-        bent |= seen & depends.get(name, set())
-        seen |= depends.get(name, set())
+    for slot in product.linear:
+        bent |= seen & depends.get(slot, set())
+        seen |= depends.get(slot, set())
     return bent
 
 
@@ -42,19 +44,30 @@ def _through(operation: Operation, known: Mapping[str, Dependence]) -> Dependenc
     formula = row(operation).formula_of(operation)
     if not formula.products:
         return {}
-    depends: dict[str, set[str]] = {}
+    depends: dict[Slot, set[str]] = {}
     blame: dict[str, Operation | None] = {}
-    for argument, value in passing(operation):
+    for slot, value in passing(operation):
         for parameter, culprit in known.get(value, {}).items():
-            depends.setdefault(argument, set()).add(parameter)
+            depends.setdefault(slot, set()).add(parameter)
             blame[parameter] = blame.get(parameter) or culprit
     bent = {p for product in formula.products for p in _nonlinear_in(product, depends)}
-    bent |= {p for argument, ps in depends.items() if argument not in formula.names for p in ps}
+    bent |= {p for slot, ps in depends.items() if slot not in formula.slots for p in ps}
     return {p: culprit or (operation if p in bent else None) for p, culprit in blame.items()}
 
 
+_known: WeakKeyDictionary[Graph, tuple[int, dict[str, Exactness]]] = WeakKeyDictionary()
+"""With the edition of the table that it holds for."""
+
+
 def exactness(graph: Graph) -> dict[str, Exactness]:
-    """For each parameter of the graph, whether its block of the Hessian is exact."""
+    """For each parameter of the graph, whether its block of the Hessian is exact; remembered while the table stands."""
+    edition, found = _known.get(graph, (-1, {}))
+    if edition != TABLE.edition:
+        _known[graph] = TABLE.edition, (found := _exactness(graph))
+    return found
+
+
+def _exactness(graph: Graph) -> dict[str, Exactness]:
     known: dict[str, Dependence] = {name: {name: None} for name in graph.parameters}
     for operation in graph.operations:
         depends = _through(operation, known)

@@ -40,9 +40,9 @@ class Network(ReadModel):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({**state, "structure": pytree.tree_structure(state["structure"])})
 
-    @cached_property
+    @property
     def exactness(self) -> dict[str, Exactness]:
-        """For each parameter, whether the outputs are piecewise linear in it."""
+        """For each parameter, whether the outputs are piecewise linear in it, by what the table says now."""
         return exactness(self.graph)
 
     @cached_property

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..errors import ReadError
-from ..graph.records import Graph, Operation, base
+from ..graph.records import Graph, Operation
+from ..graph.slots import Slot
 from ..operations import dependence, passing, row
 
 
@@ -15,7 +16,7 @@ class Meeting:
     """A place where a tensor without samples (a leaf), made of parameters, goes into an operation with samples."""
 
     operation: Operation
-    slot: str
+    slot: Slot
     leaf: str
 
 
@@ -52,7 +53,7 @@ class Structure:
                 known.difference_update(operation.outputs)
         return tuple(once)
 
-    def live(self, operation: Operation) -> list[tuple[str, str]]:
+    def live(self, operation: Operation) -> list[tuple[Slot, str]]:
         """The (slot, value) pairs of an operation through which the parameters enter."""
         return [(slot, name) for slot, name in passing(operation) if name in self.depends]
 
@@ -67,7 +68,7 @@ class Structure:
         for leaf, slot in found.items():
             if leaf not in self.parameters and leaf not in self._makers:
                 raise ReadError(
-                    f"what goes into {operation.where} as '{base(slot)}' is made of parameters and of the number of "
+                    f"what goes into {operation.where} as '{slot.argument}' is made of parameters and of the number of "
                     "samples. Leave the batch size out of the weights"
                 )
         return tuple(Meeting(operation, slot, leaf) for leaf, slot in found.items())

@@ -14,6 +14,7 @@ from torch import nn
 
 from ..errors import InputError
 from ..graph.records import Graph, Operation
+from ..operations import TABLE
 from ..subject.inputs import Inputs
 from ..subject.modes import plain_mode
 from .network import Network, state_of
@@ -56,24 +57,25 @@ def symmetries(
 
 def group(graph: Graph, scope: Scope, fixed: Iterable[str] = ()) -> Symmetries:
     """The group of a network that has been read, by the rules alone."""
-    return _group(graph, scope, frozenset(fixed))
+    return _group(graph, scope, frozenset(fixed), TABLE.edition)
 
 
 @lru_cache(maxsize=16)
-def _group(graph: Graph, scope: Scope, fixed: frozenset[str]) -> Symmetries:
+def _group(graph: Graph, scope: Scope, fixed: frozenset[str], edition: int) -> Symmetries:
     if scope not in ("layer", "neuron"):
         raise InputError(f"scope={scope!r}: expected 'layer' or 'neuron'")
     return solved(Walk(graph, fixed, scope))
 
 
-_known: WeakKeyDictionary[Graph, dict[tuple[Scope, frozenset[str]], Symmetries]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Graph, dict[tuple[Scope, frozenset[str], int], Symmetries]] = WeakKeyDictionary()
+"""By graph; then by scope, fixed parameters and edition of the table."""
 
 
 def tried_group(graph: Graph, module: nn.Module, scope: Scope, fixed: Iterable[str] = ()) -> Symmetries:
     """The group, tried on the module's own numbers; remembered, for a training loop asks for it every epoch."""
-    known, key = _known.setdefault(graph, {}), (scope, frozenset(fixed))
+    known, key = _known.setdefault(graph, {}), (scope, frozenset(fixed), TABLE.edition)
     if key not in known:
-        known[key] = _tried(graph, state_of(module, graph), *key)
+        known[key] = _tried(graph, state_of(module, graph), *key[:2])
     return known[key]
 
 

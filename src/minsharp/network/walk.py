@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ..graph.forms import ANY, ONE, Forms
 from ..graph.formula import Product
-from ..graph.records import DEVICE, Graph, Operation, base, store
+from ..graph.records import DEVICE, Graph, Operation, store
+from ..graph.slots import Slot
 from ..operations import row
 from ..rules.channels import UnfitError
 from .structure import Structure
@@ -89,7 +90,7 @@ class Walk:
         """Give every result of an operation its scales."""
         if not any(name in self.graph.values for name in operation.outputs):  # arithmetic on sizes
             if self.scope == "neuron":
-                store(self._numbers, operation, operation.call(operation.bind(self.shadow(operation))))
+                store(self._numbers, operation, operation.call(operation.bind(self.scales_as_values(operation))))
             return
         for name, scale in zip(operation.outputs, self._results(operation), strict=False):
             self._scales[name] = scale if self._floats(name) else self.one.expand(self.shape_of(name))
@@ -116,7 +117,7 @@ class Walk:
     def _compared(self, operation: Operation) -> list[Tensor]:
         """What is compared has one scale, entry by entry; zero has any."""
         scales = {slot: self.scale_of(name) for slot, name in operation.reads if self._floats(name)}
-        terms = [self._product(Product((slot,)), scales, operation) for slot in ("self", "other")]
+        terms = [self._product(Product((slot,)), scales, operation) for slot in (Slot("self"), Slot("other"))]
         present = [term for term in terms if term is not None]
         for term in present[1:]:
             self.forms.equate(present[0], term, operation.where)
@@ -129,7 +130,7 @@ class Walk:
                 self.fix(self.scale_of(name), operation)
         return [self.one.expand(self.shape_of(name)) for name in operation.outputs]
 
-    def shadow(self, operation: Operation) -> dict[str, Any]:
+    def scales_as_values(self, operation: Operation) -> dict[str, Any]:
         """Forms in place of tensors, numbers as they are: what an operation that only moves entries runs on."""
         return {name: self.scale_of(name) for _, name in operation.reads if name in self.graph.values} | self._numbers
 
@@ -149,7 +150,7 @@ class Walk:
         """The parameter whose entries a leaf holds, if it is used nowhere else."""
         return self._owners.get(leaf)
 
-    def give(self, leaf: str, plus: Tensor, minus: Tensor, operation: Operation) -> None:
+    def assign_scale(self, leaf: str, plus: Tensor, minus: Tensor, operation: Operation) -> None:
         """Let a leaf take the scale plus - minus; where it cannot choose, make the scale agree with what it has."""
         parameter = self._direct(leaf)
         if parameter is None or self.scope == "layer":
@@ -219,13 +220,13 @@ class Walk:
     def _floats(self, name: str) -> bool:
         return name in self.graph.values and self.graph.values[name].dtype.is_floating_point
 
-    def by_formula(self, operation: Operation, scales: Mapping[str, Tensor]) -> Tensor:
+    def by_formula(self, operation: Operation, scales: Mapping[Slot, Tensor]) -> Tensor:
         """Every product has the scale of the result; what stands inside a function has scale zero."""
         known = row(operation)
         formula, reads = known.formula_of(operation), dict(operation.reads)
-        scales = {s: t for s, t in scales.items() if self._floats(reads[s]) and s not in known.ignores}
+        scales = {s: t for s, t in scales.items() if self._floats(reads[s]) and s.argument not in known.ignores}
         for slot, scale in scales.items():
-            if slot not in formula.names and formula.products:
+            if slot not in formula.slots and formula.products:
                 self.fix(scale, operation)
         result: Tensor | None = None
         for product in formula.products:
@@ -234,19 +235,19 @@ class Walk:
                 result = term if result is None else self.forms.equate(result, term, operation.where)
         return torch.tensor(ANY) if result is None else result
 
-    def _product(self, product: Product, scales: Mapping[str, Tensor], operation: Operation) -> Tensor | None:
+    def _product(self, product: Product, scales: Mapping[Slot, Tensor], operation: Operation) -> Tensor | None:
         """The scale of one product; none if it is absent or zero."""
         for group in (*product.smooth, *product.steps):
-            present = [scales[name] for name in group if name in scales]
+            present = [scales[slot] for slot in group if slot in scales]
             if present:
                 total = present[0]
                 for scale in present[1:]:
                     total = self.forms.combine(total, scale)
                 self.fix(total, operation)
-        factors = [scales[name] for name in product.linear if name in scales]
-        numbers = [operation.arguments.get(base(name)) for name in product.linear if name not in scales]
+        factors = [scales[slot] for slot in product.linear if slot in scales]
+        numbers = [operation.arguments.get(slot.argument) for slot in product.linear if slot not in scales]
         inside = (*product.nonlinear, *product.step)
-        opaque = any(operation.arguments.get(base(name)) is not None for name in inside)
+        opaque = any(operation.arguments.get(slot.argument) is not None for slot in inside)
         if not factors and not opaque and not product.constant:
             if all(number is None or number in (0, float("inf"), -float("inf")) for number in numbers):
                 return None

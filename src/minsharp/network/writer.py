@@ -11,7 +11,7 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 
 from ..errors import InputError, ReadError
-from ..graph.records import DEVICE, Graph, Operation, Ref, Samples, Value
+from ..graph.records import DEVICE, Graph, Operation, Ref, Samples, Value, table_name
 from ..operations import TABLE, passing, row
 from ..subject.inputs import describe
 from .layout import locate, one_sample
@@ -179,7 +179,7 @@ class Writer:
             raise ReadError(f"{operation.where} makes complex numbers: only real networks can be measured")
         shape, axes = one_sample(tensor.shape, self.sizes)
         ignored = row(operation).ignores
-        sources = [self.values[v] for slot, v in operation.reads if v in self.values and slot not in ignored]
+        sources = [self.values[v] for slot, v in operation.reads if v in self.values and slot.argument not in ignored]
         varying = [value for value in sources if value.samples is not None]
         lost = not axes and bool(varying)
         mixed = len(axes) > 1 or (lost and tensor.numel() > 0)
@@ -263,4 +263,4 @@ def _arguments(node: Node, names: Mapping[str, str]) -> tuple[str, dict[str, Any
         arguments[argument.name] = record(given)
         if argument.kwarg_only:
             keywords.add(argument.name)
-    return node.target.overloadpacket.__name__, arguments, frozenset(keywords)
+    return table_name(node.target), arguments, frozenset(keywords)

@@ -52,14 +52,14 @@ def _masked(bound: Mapping[str, Any], q: Tensor, k: Tensor) -> Tensor:
 
 def attention_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
     """The scores keep their scale if each channel of the queries undoes that of the keys; values pass through."""
-    reads = dict(operation.reads)
-    q, k, v = (walk.scale_of(reads[name]) for name in ("query", "key", "value"))
+    given = operation.by_argument
+    q, k, v = (walk.scale_of(given[name]) for name in ("query", "key", "value"))
     if q.shape[:-2] != k.shape[:-2] or operation.arguments.get("enable_gqa"):
         raise UnfitError
     q, k, v = (walk.tie(t, [-2], operation) for t in (q, k, v))
     walk.fix(walk.forms.combine(q, k), operation)
-    if "attn_mask" in reads:
-        walk.fix(walk.scale_of(reads["attn_mask"]), operation)
+    if "attn_mask" in given:
+        walk.fix(walk.scale_of(given["attn_mask"]), operation)
     return v.expand(walk.graph.values[operation.outputs[0]].shape)
 
 

@@ -18,7 +18,7 @@ from .windows import Geometry
 
 def _batched(operation: Operation, graph: Graph) -> bool:
     """Whether the input of a convolution has a batch axis, as the weight has one for its outputs."""
-    ranks = {slot: len(graph.values[name].shape) for slot, name in operation.reads if name in graph.values}
+    ranks = {argument: len(graph.values[v].shape) for argument, v in operation.by_argument.items() if v in graph.values}
     return ranks["input"] == ranks["weight"]
 
 
@@ -26,7 +26,7 @@ class Convolution(Outer):
     """The weight of a convolution: the inputs are the windows it slides over."""
 
     def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
-        """Batches alone."""
+        """Whether the input has a batch axis: (n, channels, *space)."""
         return _batched(operation, graph)
 
     def cotangents(self, use: Use, G: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class Convolution(Outer):
 
     def inputs(self, use: Use) -> Tensor:
         """The windows of the input: (n * inner, g, J, L) to (n, g, J, inner * L)."""
-        windows = Geometry.of(use.bound).windows(use.one("input").flatten(0, 1))
+        windows = Geometry.of(use.bound).windows(use.per_sample("input").flatten(0, 1))
         return windows.unflatten(0, (use.n, -1)).movedim(1, -2).flatten(-2)
 
     def gram(self, use: Use) -> Tensor:
@@ -44,7 +44,7 @@ class Convolution(Outer):
         if not self._through_pixels(use):
             return super().gram(use)
         geometry = Geometry.of(use.bound)
-        x = geometry.padded(use.one("input").flatten(0, 1))
+        x = geometry.padded(use.per_sample("input").flatten(0, 1))
         X = x.unflatten(1, (geometry.groups, -1)).flatten(3)  # (n, g, channels/g, pixels)
         gram = torch.einsum("ngcp,ngcq->ngpq", X, X)
         gram = geometry.add_taps(gram.unflatten(3, x.shape[2:]).unflatten(2, x.shape[2:]))
@@ -85,7 +85,7 @@ class ConvolutionBias(Elementwise):
         super().__init__(channel=True)
 
     def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
-        """Batches alone."""
+        """Whether the input has a batch axis: (n, channels, *space)."""
         return _batched(operation, graph)
 
 
@@ -93,7 +93,7 @@ class TransposedConvolution(Outer):
     """The weight of a transposed convolution: the windows slide over the cotangents instead."""
 
     def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
-        """Batches alone."""
+        """Whether the input has a batch axis: (n, channels, *space)."""
         return _batched(operation, graph)
 
     def cotangents(self, use: Use, G: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class TransposedConvolution(Outer):
 
     def inputs(self, use: Use) -> Tensor:
         """As they come: (n, inner, channels, *space) to (n, g, channels/g, inner * L)."""
-        x = use.one("input").unflatten(2, (use.bound["groups"], -1)).flatten(4)
+        x = use.per_sample("input").unflatten(2, (use.bound["groups"], -1)).flatten(4)
         return x.movedim(1, -2).flatten(-2)
 
     def restore(self, product: Tensor, use: Use) -> Tensor:
@@ -148,9 +148,9 @@ def pull_convolution(operation: Operation, bound: Mapping[str, Any], wanted: fro
 
 def convolution_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
     """W[o, i] scales by out_o / in_i, with i counted within the group of o."""
-    reads = dict(operation.reads)
-    scale = walk.scale_of(reads["input"])
-    if walk.varies(reads["weight"]) or scale.dim() != walk.rank(reads["weight"]):  # channels come after the batch
+    given = operation.by_argument
+    scale = walk.scale_of(given["input"])
+    if walk.varies(given["weight"]) or scale.dim() != walk.rank(given["weight"]):  # channels come after the batch
         raise UnfitError
     groups: Any = operation.arguments["groups"]
     into = walk.tie(scale, [0, *range(2, scale.dim())], operation).reshape(groups, -1)  # (g, channels/g)
@@ -163,9 +163,9 @@ def convolution_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Te
     else:  # (C, channels/g, *taps)
         plus = out.view(-1, 1)
         minus = into.repeat_interleave(shape[1] // groups, 0)
-    walk.give(reads["weight"], plus.view(*plus.shape, *ones), minus.view(*minus.shape, *ones), operation)
-    if "bias" in reads:
-        walk.give(reads["bias"], out, walk.one, operation)
+    walk.assign_scale(given["weight"], plus.view(*plus.shape, *ones), minus.view(*minus.shape, *ones), operation)
+    if "bias" in given:
+        walk.assign_scale(given["bias"], out, walk.one, operation)
     return out.view(1, -1, *ones).expand(shape)
 
 

@@ -49,7 +49,7 @@ def pull_product(operation: Operation, bound: Mapping[str, Any], wanted: frozens
 
 
 def pull_softmax(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
-    """dx = y (G - <G, y>)."""
+    """y = softmax(x): dx = y (G - <G, y>), (R, *shape) -> (R, *shape)."""
     x, y = bound["self"], operation.call(bound)
     axis = bound["dim"] % max(x.dim(), 1)
 
@@ -69,9 +69,9 @@ def pull_log_softmax(operation: Operation, bound: Mapping[str, Any], wanted: fro
 
 def prelu_scales(walk: Walk, operation: Operation) -> Tensor:
     """PReLU: x + w min(x, 0) keeps the scale of x only if w keeps its own."""
-    reads = dict(operation.reads)
-    walk.give(reads["weight"], walk.one, walk.one, operation)
-    return walk.scale_of(reads["self"])
+    given = operation.by_argument
+    walk.assign_scale(given["weight"], walk.one, walk.one, operation)
+    return walk.scale_of(given["self"])
 
 
 def _other(use: Use) -> Tensor | float:
@@ -121,7 +121,7 @@ ROWS: dict[str, Row] = {
     "leaky_relu": Row("self", by_derivative(leaky_slope), channels=entrywise),
     "prelu": Row(
         "self + self*weight",
-        contract={"weight": Elementwise(lambda use: use.one("self").clamp_max(0), channel=True)},
+        contract={"weight": Elementwise(lambda use: use.per_sample("self").clamp_max(0), channel=True)},
         channels=prelu_scales,
     ),
     "abs": Row("self", by_derivative(lambda bound, out: bound["self"].sign()), channels=entrywise),

@@ -16,7 +16,7 @@ class Embedding(Contraction):
 
     def _rows(self, use: Use, G: Tensor) -> tuple[Tensor, Tensor]:
         """The indices (n, L), and the cotangents (n, R, L, width), zero at the padding index."""
-        index = use.one("indices").flatten(1)
+        index = use.per_sample("indices").flatten(1)
         g = use.columns(G).flatten(2, -2)
         padding = use.bound.get("padding_idx", -1)
         if padding is not None and padding >= 0:
@@ -55,10 +55,10 @@ class Embedding(Contraction):
 
 def embedding_scales(walk: Walk, operation: Operation) -> Tensor:
     """Which rows are looked up is up to the data: the scale can only differ between columns."""
-    reads = dict(operation.reads)
+    given = operation.by_argument
     shape = walk.graph.values[operation.outputs[0]].shape
     out = walk.forms.fresh(shape[-1])
-    walk.give(reads["weight"], out, walk.one, operation)
+    walk.assign_scale(given["weight"], out, walk.one, operation)
     return out.expand(shape)
 
 

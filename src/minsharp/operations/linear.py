@@ -22,7 +22,7 @@ class Matrix(Outer):
 
     def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
         """Both are matrices, or the other one a stack of them."""
-        ranks = {name: len(graph.values[value].shape) for name, value in operation.reads}
+        ranks = {name: len(graph.values[value].shape) for name, value in operation.by_argument.items()}
         return ranks[argument] == 2 and ranks[self.other] >= 2
 
     def trace(self, use: Use, G: Tensor) -> Tensor:
@@ -34,12 +34,12 @@ class Matrix(Outer):
         return torch.dot(squares, use.row_squares(self.other))
 
     def cotangents(self, use: Use, G: Tensor) -> Tensor:
-        """All axes between the samples and the last are positions."""
+        """All axes between the samples and the last are positions: (R, n, *positions, C) -> (n, R, 1, C, L)."""
         return use.columns(G).flatten(2, -2).mT.unsqueeze(2)
 
     def inputs(self, use: Use) -> Tensor:
-        """Likewise."""
-        return use.one(self.other).flatten(1, -2).mT.unsqueeze(1)
+        """(n, *positions, J) -> (n, 1, J, L)."""
+        return use.per_sample(self.other).flatten(1, -2).mT.unsqueeze(1)
 
     def restore(self, product: Tensor, use: Use) -> Tensor:
         """(..., 1, C, J) to (C, J), or to (J, C)."""
@@ -47,7 +47,7 @@ class Matrix(Outer):
         return matrix.mT if self.transposed else matrix
 
     def matrices(self, operation: Operation, tensor: Tensor) -> Tensor | None:
-        """(C, J), or (J, C)."""
+        """(C, J), or (J, C), -> (1, C, J)."""
         return (tensor.mT if self.transposed else tensor).unsqueeze(0)
 
 
@@ -59,16 +59,16 @@ class MatrixFromLeft(Outer):
 
     def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
         """Both are matrices, or the other one a stack of them."""
-        ranks = {name: len(graph.values[value].shape) for name, value in operation.reads}
+        ranks = {name: len(graph.values[value].shape) for name, value in operation.by_argument.items()}
         return ranks[argument] == 2 and ranks[self.other] >= 2
 
     def cotangents(self, use: Use, G: Tensor) -> Tensor:
-        """All axes but the last but one are positions."""
+        """All axes but the last but one are positions: (R, n, *stack, C, last) -> (n, R, 1, C, L)."""
         return use.columns(G).movedim(-2, 2).flatten(3).unsqueeze(2)
 
     def inputs(self, use: Use) -> Tensor:
-        """Likewise."""
-        return use.one(self.other).movedim(-2, 1).flatten(2).unsqueeze(1)
+        """(n, *stack, J, last) -> (n, 1, J, L)."""
+        return use.per_sample(self.other).movedim(-2, 1).flatten(2).unsqueeze(1)
 
     def restore(self, product: Tensor, use: Use) -> Tensor:
         """(..., 1, C, J) to (C, J)."""
@@ -76,7 +76,7 @@ class MatrixFromLeft(Outer):
 
 
 def pull_linear(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
-    """Times the weight."""
+    """Times the weight: (R, ..., C) -> (R, ..., J)."""
     weight = bound["weight"]
     if wanted != {"input"} or weight.dim() != 2:
         return by_autograd(operation, bound, wanted)
@@ -106,17 +106,17 @@ def matrix_scales(weight: str, other: str, bias: str | None = None, *, transpose
     """A weight that mixes the last axis: W_ij scales by out_i / in_j."""
 
     def rule(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
-        reads = dict(operation.reads)
+        given = operation.by_argument
         shape = walk.graph.values[operation.outputs[0]].shape
-        if walk.varies(reads[weight]) or walk.rank(reads[weight]) != 2 or walk.rank(reads[other]) < 2:
+        if walk.varies(given[weight]) or walk.rank(given[weight]) != 2 or walk.rank(given[other]) < 2:
             raise UnfitError
-        scale = walk.scale_of(reads[other])
+        scale = walk.scale_of(given[other])
         into = walk.tie(scale, range(scale.dim() - 1), operation).flatten()
         out = walk.forms.fresh(shape[-1])
         plus, minus = (out, into.unsqueeze(1)) if transposed else (out.unsqueeze(1), into)
-        walk.give(reads[weight], plus, minus, operation)
-        if bias is not None and bias in reads:
-            walk.give(reads[bias], out, walk.one, operation)
+        walk.assign_scale(given[weight], plus, minus, operation)
+        if bias is not None and bias in given:
+            walk.assign_scale(given[bias], out, walk.one, operation)
         return out.expand(shape)
 
     return rule
@@ -124,18 +124,18 @@ def matrix_scales(weight: str, other: str, bias: str | None = None, *, transpose
 
 def matmul_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
     """matmul: a weight on the right, on the left, or none."""
-    reads = dict(operation.reads)
-    first, second = ("self", "other") if "other" in reads else ("self", "mat2")
-    if not walk.varies(reads[second]):
+    given = operation.by_argument
+    first, second = ("self", "other") if "other" in given else ("self", "mat2")
+    if not walk.varies(given[second]):
         return matrix_scales(second, first, transposed=True)(walk, operation)
-    if walk.varies(reads[first]) or walk.rank(reads[first]) != 2 or walk.rank(reads[second]) < 2:
+    if walk.varies(given[first]) or walk.rank(given[first]) != 2 or walk.rank(given[second]) < 2:
         raise UnfitError
-    scale = walk.scale_of(reads[second])
+    scale = walk.scale_of(given[second])
     others = [d for d in range(scale.dim()) if d != scale.dim() - 2]
     into = walk.tie(scale, others, operation).flatten()
     shape = walk.graph.values[operation.outputs[0]].shape
     out = walk.forms.fresh(shape[-2])
-    walk.give(reads[first], out.unsqueeze(1), into, operation)
+    walk.assign_scale(given[first], out.unsqueeze(1), into, operation)
     return out.unsqueeze(1).expand(shape)
 
 

@@ -102,15 +102,15 @@ def norm_scales(channel: bool) -> Rule:
     """Normalisation fixes the scale of what goes in; weight and bias give what comes out a new one."""
 
     def rule(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
-        reads = dict(operation.reads)
-        walk.fix(walk.scale_of(reads["input"]), operation)
+        given = operation.by_argument
+        walk.fix(walk.scale_of(given["input"]), operation)
         shape = walk.graph.values[operation.outputs[0]].shape
         out = walk.one
-        if "weight" in reads:
-            out = walk.forms.fresh(*walk.graph.values[reads["weight"]].shape)
-            walk.give(reads["weight"], out, walk.one, operation)
-        if "bias" in reads:
-            walk.give(reads["bias"], out, walk.one, operation)
+        if "weight" in given:
+            out = walk.forms.fresh(*walk.graph.values[given["weight"]].shape)
+            walk.assign_scale(given["weight"], out, walk.one, operation)
+        if "bias" in given:
+            walk.assign_scale(given["bias"], out, walk.one, operation)
         if channel and out.dim():
             out = out.view(-1, *[1] * (len(shape) - 2))
         result = out.expand(shape)

@@ -79,7 +79,7 @@ def _first(conv: Operation, graph: Graph, depends: Container[str]) -> bool:
     """Whether a convolution reads plain batches in which no measured parameter has had a part."""
     if any(name not in graph.values for _, name in conv.reads):  # a size
         return False
-    given = {slot: graph.values[name] for slot, name in conv.reads}
+    given = {argument: graph.values[name] for argument, name in conv.by_argument.items()}
     x = given.pop("input")
     batches = x.samples == Samples(0) and len(x.shape) == len(given["weight"].shape)
     fixed = all(value.samples is None for value in given.values())
@@ -129,7 +129,7 @@ def max_over_places(x: Tensor) -> Tensor:
 
 
 def add_to_channels(x: Tensor, bias: Tensor) -> Tensor:
-    """A number per channel."""
+    """(n, C, *space) + (C) -> (n, C, *space)."""
     return x + bias.view(-1, *[1] * (x.dim() - 2))
 
 

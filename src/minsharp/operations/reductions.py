@@ -12,7 +12,7 @@ from ..rules.row import Row
 
 
 def pull_mean(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
-    """Mean or sum over axes."""
+    """Mean or sum over axes: each entry that was summed gets the same, (R, *kept) -> (R, *shape)."""
     x = bound["self"]
     rank = x.dim()
     dim = bound.get("dim")

@@ -56,7 +56,7 @@ def pull_copied(operation: Operation, bound: Mapping[str, Any], wanted: frozense
 
 def padded_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
     """Zeros have any scale; other modes fill with entries from along the axes that are padded."""
-    bound = operation.bind(walk.shadow(operation))
+    bound = operation.bind(walk.scales_as_values(operation))
     if bound.get("mode", "constant") != "constant":
         return along_last(walk, operation, len(bound["pad"]) // 2)
     if bound["value"]:

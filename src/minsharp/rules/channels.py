@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..graph.forms import ANY, Forms
 from ..graph.records import Graph, Operation
+from ..graph.slots import Slot
 
 
 class Walk(Protocol):
@@ -32,22 +33,22 @@ class Walk(Protocol):
     def varies(self, name: str) -> bool:
         """Whether a value differs between samples."""
 
-    def shadow(self, operation: Operation) -> dict[str, Any]:
+    def scales_as_values(self, operation: Operation) -> dict[str, Any]:
         """Forms in place of tensors, numbers as they are."""
 
     def scale_of(self, name: str) -> Tensor:
-        """The scales of a value."""
+        """The scales of a value, shaped like one sample of it."""
 
-    def give(self, leaf: str, plus: Tensor, minus: Tensor, operation: Operation) -> None:
+    def assign_scale(self, leaf: str, plus: Tensor, minus: Tensor, operation: Operation) -> None:
         """Let a leaf take the scale plus - minus."""
 
     def tie(self, scale: Tensor, dims: Iterable[int], operation: Operation) -> Tensor:
         """Make the scales along some axes equal; the axes stay, with size one."""
 
     def fix(self, scale: Tensor, operation: Operation) -> None:
-        """Make scales zero."""
+        """Let what has these scales keep its size: log-scales of zero."""
 
-    def by_formula(self, operation: Operation, scales: Mapping[str, Tensor]) -> Tensor:
+    def by_formula(self, operation: Operation, scales: Mapping[Slot, Tensor]) -> Tensor:
         """The scale of the result by the operation's formula."""
 
 
@@ -67,7 +68,7 @@ def entrywise(walk: Walk, operation: Operation) -> Tensor:
 def moved(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
     """The result holds entries of the arguments: let the operation itself move the forms."""
     bound = operation.bind(
-        {k: v.contiguous() if isinstance(v, Tensor) else v for k, v in walk.shadow(operation).items()}
+        {k: v.contiguous() if isinstance(v, Tensor) else v for k, v in walk.scales_as_values(operation).items()}
     )
     return called(operation, bound)
 
@@ -83,8 +84,8 @@ def called(operation: Operation, bound: dict[str, Any]) -> Tensor | Sequence[Ten
 
 def along_last(walk: Walk, operation: Operation, axes: int) -> Tensor | Sequence[Tensor]:
     """Whatever leads, samples and channels or channels alone, stays apart."""
-    reads = dict(operation.reads)
-    scale = walk.scale_of(reads["self"] if "self" in reads else reads["input"])
+    given = operation.by_argument
+    scale = walk.scale_of(given["self"] if "self" in given else given["input"])
     shape = walk.graph.values[operation.outputs[0]].shape
     if scale.dim() < axes or scale.shape[: scale.dim() - axes] != shape[: scale.dim() - axes]:
         raise UnfitError
@@ -94,7 +95,7 @@ def along_last(walk: Walk, operation: Operation, axes: int) -> Tensor | Sequence
 
 def reduced(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
     """Entries along some axes come together: they have to agree."""
-    scale = walk.scale_of(dict(operation.reads)["self"])
+    scale = walk.scale_of(operation.by_argument["self"])
     dim = operation.arguments.get("dim")
     shape = walk.graph.values[operation.outputs[0]].shape
     dims = list(range(scale.dim())) if dim is None or dim == () else [dim] if isinstance(dim, int) else list(dim)
@@ -107,5 +108,5 @@ def reduced(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
 
 
 def zeros(walk: Walk, operation: Operation) -> Tensor:
-    """Zero at any scale."""
+    """Zeros keep any scale: ANY, shaped like the result."""
     return torch.full((), ANY).expand(walk.graph.values[operation.outputs[0]].shape)

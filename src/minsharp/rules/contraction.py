@@ -45,14 +45,14 @@ class Use(NamedTuple):
     rows: dict[str, Tensor]
     """By name of the value, the squared norms of its rows where they are known: for all columns alike."""
 
-    def one(self, argument: str) -> Tensor:
+    def per_sample(self, argument: str) -> Tensor:
         """An argument one sample at a time: (n, *shape for a batch of one)."""
         samples, tensor = self.samples[argument], wide(self.bound[argument])
         return tensor.unsqueeze(0) if samples is None else samples.split(tensor, self.n)
 
     def aligned(self, argument: str) -> Tensor:
         """An argument one sample at a time, with the rank of the output: what broadcasts against its cotangents."""
-        x = self.one(argument)
+        x = self.per_sample(argument)
         return x.view(x.shape[0], *[1] * (len(self.output) + 1 - x.dim()), *x.shape[1:])
 
     def squares(self, G: Tensor) -> Tensor | None:
@@ -196,7 +196,7 @@ class Elementwise(Contraction):
         return self.gradient(use, G).square().sum((0, 1))
 
     def matrices(self, operation: Operation, tensor: Tensor) -> Tensor | None:
-        """Not a weight."""
+        """None: not a weight between inputs and outputs."""
         return None
 
     def floats(self, operation: Operation, shape: tuple[int, ...], output: tuple[int, ...]) -> tuple[int, int]:
@@ -223,7 +223,7 @@ class Outer(Contraction):
         """From (..., g, C, J) to (..., *shape of the weight)."""
 
     def gram(self, use: Use) -> Tensor:
-        """U^T U: (n, g, L, L)."""
+        """U^T U: (n, g, J, L) -> (n, g, L, L)."""
         U = self.inputs(use)
         return torch.einsum("ngjl,ngjm->nglm", U, U)
 

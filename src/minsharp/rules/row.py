@@ -1,6 +1,5 @@
 """What is known about one operation: a row of the table."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,10 +41,7 @@ class Row:
 
     def formula_of(self, operation: Operation) -> Formula:
         """The formula with the lists of this very call written out: ``sum(tensors)`` as ``tensors[0] + ...``."""
-
-        def items(match: re.Match[str]) -> str:
-            kind, name = match.groups()
-            count = len(operation.arguments[name])
-            return {"sum": " + ", "prod": "*"}[kind].join(f"{name}[{i}]" for i in range(count))
-
-        return parse(re.sub(r"\b(sum|prod)\((\w+)\)", items, self.formula))
+        if "(" not in self.formula:
+            return parse(self.formula)
+        lists = ((name, len(given)) for name, given in operation.arguments.items() if isinstance(given, tuple))
+        return parse(self.formula, tuple(lists))

@@ -147,7 +147,7 @@ class Example:
         )
 
     def run(self, tensors: Sequence[Tensor], sizes: Mapping[str, int]) -> Any:
-        """Call it."""
+        """What the call makes of tensors of these sizes."""
         return self.call(*tensors, **{letter: sizes[letter] for letter in self._named})
 
     def __repr__(self) -> str:
