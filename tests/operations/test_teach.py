@@ -16,8 +16,8 @@ import minsharp as ms
 from minsharp.graph.records import Operation
 from minsharp.operations import TABLE
 from minsharp.rules import Elementwise, Pull, entrywise, unbroadcast
-from tests.custom import Named, Scaled, relu, scaled_relu
 from tests.support import oracles
+from tests.support.custom import Named, Scaled, relu, scaled_relu
 
 NAME = "minsharp_tests::scaled_relu"
 X = torch.randn(7, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -113,7 +113,7 @@ def test_a_pickled_network_claims_no_more_than_is_known_there(model: nn.Module, 
         assert _exact(network) == ALL
         (tmp_path / "network").write_bytes(pickle.dumps(network))
     code = (
-        "import pickle, sys, tests.custom; network = pickle.loads(open(sys.argv[1], 'rb').read()); "
+        "import pickle, sys, tests.support.custom; network = pickle.loads(open(sys.argv[1], 'rb').read()); "
         "print(*[name for name, exact in network.exactness.items() if exact])"
     )
     command = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "network")]
