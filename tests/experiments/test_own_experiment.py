@@ -20,7 +20,7 @@ from minsharp.report import write_outputs, write_page
 from minsharp.report.figures import drawn
 from minsharp.report.outputs import summary
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 PAGE, RESULTS = DOCS / "extending.md", DOCS / "results"
 
 

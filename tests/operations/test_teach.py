@@ -117,7 +117,7 @@ def test_a_pickled_network_claims_no_more_than_is_known_there(model: nn.Module, 
         "print(*[name for name, exact in network.exactness.items() if exact])"
     )
     command = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "network")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert set(done.stdout.split()) == LAST, done.stderr
 
 
