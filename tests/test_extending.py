@@ -45,7 +45,11 @@ def test_block(block: str) -> None:
 def test_every_section_has_its_block() -> None:
     headings = {_title(block).split(":")[0] for block in BLOCKS}
     assert {"An operation", "A loss", "A measure"} <= headings
-    assert len(BLOCKS) == TEXT.count("```") // 2, "a block of another language runs in no test"
+    files = re.findall(r'^```python title="(.*)"$', TEXT, flags=re.M)
+    assert files == [
+        "widths.py"
+    ]  # run as a file in tests/experiments/test_own_experiment.py
+    assert len(BLOCKS) + len(files) == TEXT.count("```") // 2, "a block of another language runs in no test"
 
 
 def test_a_broken_block_is_noticed() -> None:

@@ -7,7 +7,7 @@ from .plots import Point, Scatter
 from .pool import InterruptedRunError, run
 from .registry import EXPERIMENTS, find, register
 from .results import computed_from, read_results
-from .tables import Table, number
+from .tables import Table
 
 __all__ = [
     "EXPERIMENTS",
@@ -25,7 +25,6 @@ __all__ = [
     "find",
     "grid",
     "labels",
-    "number",
     "read_results",
     "register",
     "run",

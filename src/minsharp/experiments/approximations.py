@@ -12,17 +12,19 @@ from typing import Any
 
 import torch
 
+from ..colours import BLUE, GREEN, ORANGE
 from ..curvature.hessian import hessian_diagonal
 from ..errors import InputError
 from ..network.reader import read
 from ..reference.estimators import tsuzuku_arxiv_diagonal, tsuzuku_icml_diagonal
+from ..text import rounded
 from .commands import unless_default
-from .drawing import BLUE, GREEN, ORANGE, log_log, one_legend, panels
+from .drawing import log_log, one_legend, panels
 from .experiment import Columns, Experiment, Results, Section
 from .initial import MODELS, REPEATS, SAMPLES, SEEDS, check, data_of, draw, flat, heading, options, timed
 from .plan import TIMING, Configuration, Plan, Row, grid
 from .registry import register
-from .tables import Table, groups, number
+from .tables import Table, groups
 
 EXACT = "exact (ours)"
 METHODS = {"Tsuzuku et al., arXiv": tsuzuku_arxiv_diagonal, "Tsuzuku et al., ICML": tsuzuku_icml_diagonal}
@@ -92,7 +94,7 @@ def tables(results: Results) -> list[Table]:
         at = [row for row in own if row["probes"] == most]
         means = [fmean(row[c] for row in at) for c in ("error", "relative error", "seconds")]
         probes = "" if method == EXACT else str(most)
-        lines.append((model, method, str(n), probes, *(number(m) for m in means)))
+        lines.append((model, method, str(n), probes, *(rounded(m) for m in means)))
     head = ("network", "method", "n", "probes", "error", "relative error", "seconds")
     title = f"DIAG[H]: error in the Euclidean norm against time, means over seeds, {data_of(results)}"
     return [Table(title, head, tuple(lines), text=2)]

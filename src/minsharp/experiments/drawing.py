@@ -1,11 +1,6 @@
-"""Panels, colours and legends that the figures of the experiments share; matplotlib is loaded when one is drawn."""
+"""Panels and legends that the figures of the experiments share; matplotlib is loaded when one is drawn."""
 
 from typing import Any
-
-BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY = (
-    *("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#666666"),
-)
-"""Okabe and Ito's, which colour-blind readers can tell apart."""
 
 
 def panels(down: int, across: int, width: float, height: float, *, share_y: bool = False) -> tuple[Any, Any]:

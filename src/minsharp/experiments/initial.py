@@ -13,10 +13,10 @@ from ..data import NAMES, TRAINING_IMAGES, Dataset, load
 from ..errors import InputError
 from ..models import build
 from ..results.curvature import Diagonal
+from ..text import markdown_cell
 from .commands import seeds_option, unless_default
 from .experiment import Results
 from .plan import Configuration
-from .tables import marked
 
 MODELS = ("SmallMLP", "SmallCNN")
 SAMPLES = (10, 100, 1000)
@@ -78,7 +78,7 @@ def data_of(results: Results) -> str:
 
 def heading(results: Results) -> str:
     """The data set, on the page."""
-    return marked(data_of(results))
+    return markdown_cell(data_of(results))
 
 
 def options(results: Results) -> Iterator[str]:

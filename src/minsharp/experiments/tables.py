@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
-from ..text import printable
+from ..text import markdown_cell, markdown_table, plain_table, printable
 from .plan import Row
 
 
@@ -20,38 +19,11 @@ class Table:
 
     def markdown(self) -> str:
         """The table without its title."""
-        rule = ["---" if i < self.text else "---:" for i in range(len(self.head))]
-        return "\n".join("| " + " | ".join(map(marked, line)) + " |" for line in (self.head, rule, *self.rows))
+        head, *rows = [[markdown_cell(cell) for cell in line] for line in (self.head, *self.rows)]
+        return markdown_table(head, rows, text=self.text)
 
     def __str__(self) -> str:
-        lines = [[printable(cell) for cell in line] for line in (self.head, *self.rows)]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.head))]
-
-        def put(line: Sequence[str]) -> str:
-            cells = [
-                cell.ljust(width) if i < self.text else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ]
-            return "  ".join(cells).rstrip()
-
-        body = [put(line) for line in lines]
-        return "\n".join([printable(self.title), "", body[0], "-" * max(map(len, body)), *body[1:]])
-
-
-def marked(text: object) -> str:
-    """Text that stays one cell of a Markdown table, and only text."""
-    return escape(printable(text), quote=False).replace("|", "&#124;").replace("`", "&#96;")
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A number to so many significant digits, or a dash where there is none.
-
-    >>> number(582.38), number(0.0213), number(None)
-    ('582', '0.0213', '-')
-    """
-    if value is None or value != value:
-        return "-"
-    return f"{value:.{digits}g}" if not 10**digits <= abs(value) < 1e7 else f"{value:,.0f}"
+        return f"{printable(self.title)}\n\n{plain_table(self.head, self.rows, text=self.text)}"
 
 
 def groups(rows: Sequence[Row], *names: str) -> list[tuple[tuple[Any, ...], list[Row]]]:

@@ -4,17 +4,19 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
+from ..colours import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 from ..curvature.hessian import hessian_diagonal, hessian_trace
 from ..network.reader import read
 from ..reference.estimators import baseline_diagonal
+from ..text import rounded
 from . import published
 from .commands import unless_default
-from .drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, log_log, one_legend, panels
+from .drawing import log_log, one_legend, panels
 from .experiment import Columns, Experiment, Results, Section
 from .initial import MODELS, REPEATS, SAMPLES, SEEDS, check, data_of, draw, flat, heading, options, timed
 from .plan import TIMING, Configuration, Plan, Row, grid
 from .registry import register
-from .tables import Table, groups, number
+from .tables import Table, groups
 
 COLUMNS = Columns(
     orders=("samples", "seed"),
@@ -79,9 +81,9 @@ def tables(results: Results) -> list[Table]:
                 str(n),
                 str(len(own)),
                 *(f"{max(row[f'{c} relative difference'] for row in own):.1e}" for c in ("trace", "diagonal")),
-                *(number(seconds) for seconds in typical.values()),
-                number(typical["baseline"] / typical["trace"]),
-                *(number(fast), number(slow), number(published.speed_up(model, n))),
+                *(rounded(seconds) for seconds in typical.values()),
+                rounded(typical["baseline"] / typical["trace"]),
+                *(rounded(fast), rounded(slow), rounded(published.speed_up(model, n))),
             )
         )
     head = (
@@ -147,7 +149,7 @@ def _times(results: Results) -> Any:
 
 def _times_panel(axis: Any, own: Sequence[Row]) -> None:
     looks = {
-        "baseline": (RED, "s", "double backpropagation"),
+        "baseline": (VERMILION, "s", "double backpropagation"),
         "diagonal": (SKY, "^", "minsharp, DIAG[H]"),
         "trace": (BLUE, "o", "minsharp, Tr[H]"),
     }
@@ -159,7 +161,7 @@ def _times_panel(axis: Any, own: Sequence[Row]) -> None:
 
 def _published_times(axis: Any, model: str) -> None:
     for method, colour, marker, what in (
-        ("baseline", RED, "s", "double backpropagation"),
+        ("baseline", VERMILION, "s", "double backpropagation"),
         ("proposal", BLUE, "o", "Tr[H]"),
     ):
         known = published.SECONDS[(model, method)]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..experiments.plots import Point, Scatter
+from ..text import number as plain_number
 
 Scale = Callable[[float], float]
 
@@ -64,16 +65,12 @@ class Curve:
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number as people read it.
+    """A number as the page shows it, infinity as a sign.
 
-    >>> number(1234567.0), number(0.00012345), number(None)
-    ('1.235e+06', '0.0001234', '-')
+    >>> number(1234567.0), number(0.00012345), number(None), number(math.inf)
+    ('1.235e+06', '0.0001234', '-', '∞')
     """
-    if value is None or math.isnan(value):
-        return "-"
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    return f"{value:.{digits}g}"
+    return plain_number(value, digits).replace("inf", "∞")
 
 
 def _short(text: str, limit: int = 26) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..experiments.drawing import BLUE, GREEN, RED
+from ..colours import BLUE, GREEN, VERMILION
 from ..files import write_atomically
 from ..measures.minimum import MinimumSharpness
 from ..measures.robustness import NoiseRobustness
@@ -18,14 +18,14 @@ def draw_overview(same: Sequence[MinimumSharpness], noisy: Mapping[str, NoiseRob
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     places = range(len(same))
-    left.plot(places, [r.trace for r in same], "o", color=RED, markersize=9, label="trace of the Hessian")
+    left.plot(places, [r.trace for r in same], "o", color=VERMILION, markersize=9, label="trace of the Hessian")
     left.plot(places, [r.value for r in same], "D", color=BLUE, markersize=7, label="minimum sharpness")
     left.set_yscale("log")
     left.set_xticks(list(places), ["as trained", *(f"rescaled {i}" for i in places if i)], rotation=25, ha="right")
     left.set_title("One function, six sets of weights")
     left.set_ylabel("sharpness")
     left.legend(frameon=False)
-    for (name, levels), colour, mark in zip(noisy.items(), (RED, BLUE, GREEN), "os^", strict=False):
+    for (name, levels), colour, mark in zip(noisy.items(), (VERMILION, BLUE, GREEN), "os^", strict=False):
         known = [(level.sigma, level.accuracy) for level in levels.levels if level.accuracy is not None]
         right.errorbar(
             [sigma for sigma, _ in known],

@@ -8,9 +8,8 @@ from urllib.parse import quote
 from ..errors import InputError
 from ..experiments import EXPERIMENTS, Results, computed_from, read_results
 from ..experiments.store import SETTINGS
-from ..experiments.tables import marked
 from ..files import make_folder, write_text
-from ..text import printable
+from ..text import markdown_cell, printable
 
 _INTRODUCTION = """\
 "Minimum sharpness: Scale-invariant parameter-robustness of neural networks" (arXiv 2106.12612) reports three
@@ -67,8 +66,8 @@ def _run(results: Results, here: Path) -> Iterator[str]:
     if command:
         yield f"```\n{command}\n```"
     for table in results.tables:
-        yield f"**{marked(table.title)}**"
+        yield f"**{markdown_cell(table.title)}**"
         yield table.markdown()
     for figure in sorted(results.folder.glob("*.png")) if results.folder else ():
         place = Path(os.path.relpath(figure, here)).as_posix()
-        yield f"![{marked(figure.stem.replace('-', ' '))}]({quote(place, errors='surrogateescape')})"
+        yield f"![{markdown_cell(figure.stem.replace('-', ' '))}]({quote(place, errors='surrogateescape')})"

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import Any
 
+from ...colours import BLUE, GREY, VERMILION
 from .. import published
-from ..drawing import BLUE, GREY, RED, one_legend, panels
+from ..drawing import one_legend, panels
 from ..experiment import Results
 from ..plan import Row
 from ..plots import Point, Scatter
@@ -73,7 +74,7 @@ def _ranking(results: Results) -> Any:
     figure, axes = panels(len(names), 2, 10, height * len(names) + 0.6)
     titles = {"kendall": "Kendall's τ with the gap", "partial": "partial τ given the training loss"}
     for line, model in zip(axes, names, strict=True):
-        for axis, (statistic, title), colour in zip(line, titles.items(), (BLUE, RED), strict=True):
+        for axis, (statistic, title), colour in zip(line, titles.items(), (BLUE, VERMILION), strict=True):
             _ranking_panel(axis, ranked(analysis.correlations, model, statistic), statistic, colour)
             axis.set_title(f"{model}: {title}")
             axis.set_xlim(-1.05, 1.05)

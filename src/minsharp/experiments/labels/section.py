@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from ...text import markdown_cell
 from ..commands import seeds_option, unless_default
 from ..experiment import Results
-from ..tables import marked
 from .networks import MEASURES, PRESETS, RATIOS
 
 INTRODUCTION = """\
@@ -19,7 +19,7 @@ the stop, and the partial tau says no more than tau."""
 def setting(results: Results) -> str:
     """Preset and protocol, in words."""
     protocol = "equal loss" if results.rows[0]["protocol"] == "loss" else "fixed epochs"
-    return f"{marked(results.rows[0]['preset'])}, {protocol}"
+    return f"{markdown_cell(results.rows[0]['preset'])}, {protocol}"
 
 
 def words(results: Results) -> Iterator[str]:

@@ -3,10 +3,11 @@
 from statistics import fmean
 from typing import Any
 
+from ...text import rounded
 from .. import published
 from ..experiment import Results
 from ..statistics import STATISTICS, TITLES, ranked
-from ..tables import Table, number
+from ..tables import Table
 from .analysis import Analysis
 from .networks import LOSS
 
@@ -33,7 +34,7 @@ def _ratio_table(results: Results, model: str) -> Table:
         for column in present:
             beside = known.get(column, {}).get(ratio)
             mean = fmean(float(row[column]) for row in at)
-            cells.append(number(mean) + ("" if beside is None else f" ({beside:g})"))
+            cells.append(rounded(mean) + ("" if beside is None else f" ({beside:g})"))
         reached = sum(bool(row["reached"]) for row in at)
         lines.append((f"{ratio:g}", str(len(at)), *cells, f"{reached} of {len(at)}"))
     head = ("ratio", "networks", *present, "reached")
@@ -49,7 +50,7 @@ def _correlation_table(analysis: Analysis, model: str) -> Table:
         for name in STATISTICS:
             known = published.correlation(model, c.measure, name)
             cells.append(f"{getattr(c, name)}" + ("" if known is None else f" ({known:.2f})"))
-        rows.append((c.measure, *cells, number(c.with_loss, 2)))
+        rows.append((c.measure, *cells, rounded(c.with_loss, 2)))
     networks = max((c.networks for c in own), default=0)
     like = published.SIBLINGS.get(model)
     beside = f"published, for {like}, in brackets" if like else "published in brackets"

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from ...text import markdown_cell
 from .. import published
 from ..experiment import Results
 from ..statistics import Interval, named, ranked
-from ..tables import marked
 from .networks import LOSS
 from .section import setting
 
@@ -43,7 +43,7 @@ def _networks(results: Sequence[Results]) -> Iterator[tuple[str, str, Results]]:
     """Every network of every run: its name, how the run and it are called on the page, and the run."""
     for r in results:
         for model in r.models:
-            yield model, f"{setting(r)}, {marked(model)}", r
+            yield model, f"{setting(r)}, {markdown_cell(model)}", r
 
 
 def _agreement(results: Sequence[Results]) -> Iterator[str]:
@@ -79,7 +79,7 @@ def _loss_free(results: Sequence[Results]) -> Iterator[str]:
             c = named(r.analysis.correlations, model, measure)
             if c is not None:
                 yield (
-                    f"{place}: {marked(measure)} has tau {c.kendall} ({_reading(c.kendall)}), "
+                    f"{place}: {markdown_cell(measure)} has tau {c.kendall} ({_reading(c.kendall)}), "
                     f"given the loss {c.partial} ({_reading(c.partial)}){beside}"
                 )
 
@@ -89,12 +89,12 @@ def _everywhere(results: Sequence[Results]) -> Iterator[str]:
     readings: dict[str, list[tuple[str, str]]] = {}
     for r in results:
         for c in r.analysis.correlations:
-            readings.setdefault(c.measure, []).append((f"{setting(r)}, {marked(c.model)}", _reading(c.kendall)))
+            readings.setdefault(c.measure, []).append((f"{setting(r)}, {markdown_cell(c.model)}", _reading(c.kendall)))
     settings = max(map(len, readings.values()), default=0)
     always = [name for name, found in readings.items() if all(sign == "positive" for _, sign in found)]
     yield (
         f"**Over all {settings} settings** (preset, protocol and network) the interval of tau lies above zero every "
-        f"time for: {', '.join(map(marked, always)) or 'no measure'}. For the others it does not in:"
+        f"time for: {', '.join(map(markdown_cell, always)) or 'no measure'}. For the others it does not in:"
     )
     rest = {name: [where for where, sign in found if sign != "positive"] for name, found in readings.items()}
-    yield "\n".join(f"- {marked(name)}: {'; '.join(where)}." for name, where in rest.items() if where)
+    yield "\n".join(f"- {markdown_cell(name)}: {'; '.join(where)}." for name, where in rest.items() if where)
