@@ -5,7 +5,7 @@ BENCH_VENV := .bench-venv
 RUN := $(VENV)/bin/python
 PIP_QUIET := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow fuzz lint docs bench clean
+.PHONY: demo test test-slow fuzz lint lint-ruff lint-types lint-imports lint-spelling docs bench clean
 
 demo: $(VENV)/ready
 	$(VENV)/bin/minsharp demo
@@ -21,10 +21,21 @@ FUZZ ?= --count 10000
 fuzz: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(RUN) -m tests.fuzz $(FUZZ)
 
-lint: $(VENV)/ready
+# What pre-commit runs before a commit, each under its own name.
+lint: lint-ruff lint-types lint-imports lint-spelling
+
+lint-ruff: $(VENV)/ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+
+lint-types: $(VENV)/ready
 	$(VENV)/bin/mypy
+
+lint-imports: $(VENV)/ready
+	$(VENV)/bin/lint-imports --no-logo --cache-dir .mypy_cache/imports
+
+lint-spelling: $(VENV)/ready
+	$(VENV)/bin/codespell
 
 docs: $(VENV)/ready
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import minsharp
+from minsharp.models import CLASSES
 
 from . import peers
-from .models import CLASSES, Problem
+from .models import Problem
 
 Run = Callable[[], Any]
 

@@ -1,50 +1,12 @@
-"""The networks that are measured, and inputs for them."""
+"""The networks that are measured, and inputs for them: the paper's, and larger ones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-CLASSES = 10
-
-
-def small_mlp() -> nn.Module:
-    """The paper's SmallMLP, 784-20-20-10."""
-    return perceptron(784, 20, 20, CLASSES)
-
-
-def mlp() -> nn.Module:
-    """The paper's MLP, 784-512-128-512-10."""
-    return perceptron(784, 512, 128, 512, CLASSES)
-
-
-def perceptron(*widths: int) -> nn.Module:
-    """Linear layers with ReLU between them."""
-    layers: list[nn.Module] = []
-    for into, out in pairwise(widths):
-        layers += [nn.Linear(into, out), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
-def small_cnn() -> nn.Module:
-    """The paper's SmallCNN."""
-    return nn.Sequential(
-        *(nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(20, 20, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(320, CLASSES)),
-    )
-
-
-def lenet() -> nn.Module:
-    """The paper's LeNet: its first pool has stride 1, its third convolution 7 x 7 positions."""
-    return nn.Sequential(
-        *(nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2, stride=1)),
-        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2, stride=2)),
-        *(nn.Conv2d(16, 120, 5), nn.ReLU(), nn.Flatten()),
-        *(nn.Linear(5880, 84), nn.ReLU(), nn.Linear(84, CLASSES)),
-    )
+from minsharp.models import CLASSES, lenet, mlp, small_cnn, small_mlp
 
 
 def vgg11() -> nn.Module:

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 import minsharp as ms
-
-from .zoo import BY_NAME
+from tests.support.zoo import BY_NAME
 
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 

@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+from types import ModuleType
+
+import pytest
 
 import minsharp as ms
 
@@ -12,8 +15,19 @@ def test_every_public_name_is_there() -> None:
     assert set(ms.__all__) <= set(dir(ms))
     for name in ms.__all__:
         found = getattr(ms, name)
-        assert found.__name__ == name
-        assert found.__module__.startswith("minsharp.")
+        assert found.__name__ == (f"minsharp.{name}" if isinstance(found, ModuleType) else name)
+        assert isinstance(found, ModuleType) or found.__module__.startswith("minsharp.")
+
+
+@pytest.mark.parametrize("package", [ms.losses, ms.measures])
+def test_every_name_of_a_package_is_what_it_says(package: ModuleType) -> None:
+    """Some measures are called like the module that they are in: the name is the measure."""
+    for name in package.__all__:
+        assert callable(getattr(package, name)) or name == "Criterion"
+
+
+def test_results_that_functions_return_answer_too() -> None:
+    assert getattr(ms, "MinimumSharpness") is ms.measures.MinimumSharpness  # noqa: B009
 
 
 def test_a_name_that_does_not_exist() -> None:

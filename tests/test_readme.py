@@ -14,7 +14,8 @@ import torch
 
 import minsharp as ms
 from minsharp.cli.main import run
-from minsharp.measures.registry import MEASURES, chosen
+from minsharp.measures.catalogue import chosen
+from minsharp.measures.registry import MEASURES
 from minsharp.models import build
 
 ROOT = Path(__file__).parents[1]

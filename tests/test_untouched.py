@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
-from minsharp.curvature import estimators
+from minsharp.reference import estimators
 
 X = torch.randn(6, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -187,7 +187,7 @@ class _Keeping(nn.Module):
         return self.hidden.relu()
 
 
-@pytest.mark.parametrize("measure", [ms.hessian_trace, ms.normalized_sharpness, ms.noise_robustness])
+@pytest.mark.parametrize("measure", [ms.hessian_trace, ms.measures.normalized_sharpness, ms.noise_robustness])
 def test_what_forward_keeps_in_the_model_stays(measure: Any) -> None:
     model, x = _Keeping(), torch.randn(4, 3)
     model(x)

@@ -1,7 +1,6 @@
 """Every network of the zoo against the dense oracle, however the data is cut."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,22 +10,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import minsharp as ms
-
-from . import oracles
-from .zoo import ZOO, Entry
+from tests.support import oracles
+from tests.support.zoo import ZOO, Entry, network
 
 CRITERION = nn.CrossEntropyLoss()
 SMALL = 20_000  # bytes: forces chunks of two samples and, where there are positions, of a few columns
-
-
-@cache
-def network(entry: Entry, dtype: torch.dtype = torch.float64) -> ms.Network:
-    return ms.read(entry.model(dtype), entry.data(5, dtype)[0])
-
-
-def rescaled(net: ms.Network, scales: Any) -> ms.Network:
-    """The network with other weights: no need to read it again."""
-    return replace(net, module=ms.rescale(net, scales))
 
 
 @cache
@@ -108,7 +96,7 @@ def test_single_precision(entry: Entry) -> None:
 
 def _uneven(data: Any) -> Iterator[Any]:
     """The same samples in batches of 1, 3 and 1."""
-    from minsharp.curvature.stream import batches
+    from minsharp.subject.batches import batches
 
     (whole,) = batches(data)
     for start, stop in ((0, 1), (1, 4), (4, 5)):

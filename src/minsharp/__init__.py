@@ -1,4 +1,8 @@
-"""How sharp is your minimum? Exact curvature of PyTorch networks, and the sharpness that no rescaling can fool."""
+"""How sharp is your minimum? Exact curvature of PyTorch networks, and the sharpness that no rescaling can fool.
+
+What a user calls is here. The rival measures are in `minsharp.measures`, losses of one's own in `minsharp.losses`, the
+laws that operations and losses obey in `minsharp.laws`.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -7,55 +11,44 @@ from .errors import InputError, LossError, MinsharpError, NonFiniteError, NotExa
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
+    from . import laws, losses, measures
     from .curvature.hessian import hessian_diagonal, hessian_trace
-    from .curvature.results import Diagonal, Trace
-    from .measures.compare import Comparison, compare
-    from .measures.minimum import MinimumSharpness, flattest, minimum_sharpness
-    from .measures.normalized import NormalizedSharpness, normalized_sharpness
+    from .measures.compare import compare
+    from .measures.minimum import flattest, minimum_sharpness
     from .measures.registry import measure
-    from .measures.relative import (
-        RelativeMinimumSharpness,
-        RelativeSensitivity,
-        relative_minimum_sharpness,
-        relative_sensitivity,
-    )
-    from .measures.robustness import NoiseRobustness, noise_robustness
-    from .measures.score import Score
-    from .measures.verify import Verification, verify
+    from .measures.relative import relative_minimum_sharpness, relative_sensitivity
+    from .measures.robustness import noise_robustness
+    from .measures.verify import verify
     from .network.fold import fold_batchnorm
-    from .network.reader import Network, read
+    from .network.network import Network
+    from .network.reader import read
     from .network.rescale import rescale
     from .network.symmetry import Symmetries, symmetries
     from .report.html import write_report
+    from .results.curvature import Diagonal, Trace
 
 __all__ = [
-    "Comparison",
     "Diagonal",
     "InputError",
     "LossError",
-    "MinimumSharpness",
     "MinsharpError",
     "Network",
-    "NoiseRobustness",
     "NonFiniteError",
-    "NormalizedSharpness",
     "NotExactError",
     "ReadError",
-    "RelativeMinimumSharpness",
-    "RelativeSensitivity",
-    "Score",
     "Symmetries",
     "Trace",
-    "Verification",
     "compare",
     "flattest",
     "fold_batchnorm",
     "hessian_diagonal",
     "hessian_trace",
+    "laws",
+    "losses",
     "measure",
+    "measures",
     "minimum_sharpness",
     "noise_robustness",
-    "normalized_sharpness",
     "read",
     "relative_minimum_sharpness",
     "relative_sensitivity",
@@ -65,9 +58,9 @@ __all__ = [
     "write_report",
 ]
 
+_PACKAGES = ("laws", "losses", "measures")
 _LATER = {
     "curvature.hessian": ("hessian_diagonal", "hessian_trace"),
-    "curvature.results": ("Diagonal", "Trace"),
     "measures.compare": ("Comparison", "compare"),
     "measures.minimum": ("MinimumSharpness", "flattest", "minimum_sharpness"),
     "measures.normalized": ("NormalizedSharpness", "normalized_sharpness"),
@@ -82,15 +75,20 @@ _LATER = {
     "measures.score": ("Score",),
     "measures.verify": ("Verification", "verify"),
     "network.fold": ("fold_batchnorm",),
-    "network.reader": ("Network", "read"),
+    "network.network": ("Network",),
+    "network.reader": ("read",),
     "network.rescale": ("rescale",),
     "network.symmetry": ("Symmetries", "symmetries"),
     "report.html": ("write_report",),
+    "results.curvature": ("Diagonal", "Trace"),
 }
+"""Where each name is defined. Of those in `measures` some are not in ``__all__``: they answer here as before."""
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used: importing minsharp stays light."""
+    if name in _PACKAGES:
+        return import_module(f".{name}", __name__)
     for module, names in _LATER.items():
         if name in names:
             globals()[name] = getattr(import_module(f".{module}", __name__), name)

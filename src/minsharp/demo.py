@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,14 @@ from .measures.compare import Comparison, compare
 from .measures.minimum import MinimumSharpness, minimum_sharpness
 from .measures.robustness import NoiseRobustness, noise_robustness
 from .measures.verify import Verification, verify
-from .network.reader import Network, read
+from .network.network import Network
+from .network.reader import read
 from .network.rescale import rescale
 from .network.symmetry import symmetries
 from .text import Rows, aligned, decimals, number, percent
+
+if TYPE_CHECKING:
+    from .experiments import Results
 
 EXTRAS = {"matplotlib": "matplotlib", "sklearn": "scikit-learn"}
 RATIOS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -77,10 +81,10 @@ def run(out: str | Path = "minsharp-demo", *, epochs: int = EPOCHS, ratios: Sequ
         }
         noisy = {name: _noise(module, digits.test_x, digits.test_y) for name, module in versions.items()}
         step("label noise: one network per fraction of permuted labels")
-        rows = _label_noise(epochs, ratios, step.detail)
+        labels = _label_noise(epochs, ratios, step.detail)
         step("writing the report and the figures")
-        taus = _taus(rows)
-        report = _write(folder, small, comparison, checked, noisy, rows, taus)
+        taus = {c.measure: c.kendall.value for c in labels.analysis.correlations}
+        report = _write(folder, small, comparison, checked, noisy, labels)
         draw_overview(
             [small.layer, *others], {name: levels[0] for name, levels in noisy.items()}, folder / "overview.png"
         )
@@ -168,23 +172,17 @@ def _noise(model: nn.Module, x: Tensor, y: Tensor) -> list[NoiseRobustness]:
     ]
 
 
-def _label_noise(epochs: int, ratios: Sequence[float], detail: Callable[[str], None]) -> list[dict[str, Any]]:
+def _label_noise(epochs: int, ratios: Sequence[float], detail: Callable[[str], None]) -> "Results":
     """One network per fraction of permuted labels, trained and measured as in the paper's experiment."""
-    from .experiments.labels import experiment
+    from .experiments import Results
+    from .experiments.labels import LABELS, plan, work
 
-    plan = experiment("digits", models=["MLP"], ratios=ratios, seeds=[0], measures=MEASURES, epochs=epochs)
+    planned = plan("digits", models=["MLP"], ratios=ratios, seeds=[0], measures=MEASURES, epochs=epochs)
     rows: list[dict[str, Any]] = []
-    for cell in plan.cells:
+    for cell in planned.cells:
         detail(percent(cell["ratio"], 0))
-        rows += plan.work({**plan.settings, **cell}, None)
-    return rows
-
-
-def _taus(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Kendall's tau of every measure with the gap."""
-    from .experiments.statistics import correlations
-
-    return {c.measure: c.kendall.value for c in correlations(rows, MEASURES)}
+        rows += work({**planned.settings, **cell}, None)
+    return Results(LABELS, rows, planned.settings)
 
 
 def _write(
@@ -193,27 +191,15 @@ def _write(
     comparison: Comparison,
     checked: Verification,
     noisy: dict[str, list[NoiseRobustness]],
-    rows: list[dict[str, Any]],
-    taus: dict[str, float],
+    labels: "Results",
 ) -> Path:
-    from .experiments.cells import write_csv
-    from .report import Point, Scatter, write_report
+    from .experiments.store import write_csv
+    from .report import write_report
     from .report.figures import draw
 
-    write_csv(folder / "label-noise.csv", rows)
-    draw(rows, folder)
-    plots = [
-        Scatter(
-            title=f"{name.capitalize()} against the generalisation gap",
-            x_label=name,
-            y_label="generalisation gap",
-            points=tuple(Point(r[name], r["gap"], f"{percent(r['ratio'], 0)} permuted", r["ratio"]) for r in rows),
-            note=f"One network per fraction of permuted training labels. Kendall's tau is {decimals(taus[name])}.",
-            shade_label="fraction of labels permuted",
-            log_x=all(r[name] is not None and r[name] > 0 for r in rows),
-        )
-        for name in SHOWN
-    ]
+    write_csv(folder / "label-noise.csv", labels.rows)
+    draw(labels, folder)
+    plots = [plot for plot in labels.experiment.plots(labels) if plot.x_label in SHOWN]
     return write_report(
         folder / "report.html",
         title="How sharp is a network that reads digits?",

@@ -84,7 +84,7 @@ def relatives(e: "Examiner") -> None:
     jacobian = e.measured("jacobian", ms.hessian_diagonal, curvature="jacobian")
     _sensitivities(e, jacobian, weights, {n: s / energy for n, s in squares.items()})
     _relative_minima(e, jacobian, sum(float(s.sum()) for s in squares.values()) / energy)
-    normalized = e.call("normalized_sharpness", lambda: ms.normalized_sharpness(e.net, e.diagonal)).value
+    normalized = e.call("normalized_sharpness", lambda: ms.measures.normalized_sharpness(e.net, e.diagonal)).value
     e.expect(0 <= normalized < inf, "normalized sharpness", f"{normalized}")
 
 

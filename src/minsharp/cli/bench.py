@@ -11,12 +11,13 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from ..curvature.estimators import hutchinson_trace
 from ..curvature.hessian import hessian_diagonal, hessian_trace
-from ..curvature.losses import as_loss
-from ..curvature.stream import Batch, batches
 from ..errors import InputError
-from ..network.reader import Network, read
+from ..losses import as_loss
+from ..network.network import Network
+from ..network.reader import read
+from ..reference.estimators import hutchinson_trace
+from ..subject.batches import Batch, batches
 from ..text import number
 from ..text.terminal import rich_table
 from . import options

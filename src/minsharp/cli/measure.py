@@ -9,12 +9,12 @@ import torch
 import typer
 
 from ..curvature.hessian import hessian_diagonal, hessian_trace
-from ..curvature.results import MATRICES
 from ..files import check_writable
 from ..measures.minimum import MinimumSharpness, minimum_sharpness
 from ..measures.robustness import NoiseRobustness, noise_robustness
 from ..measures.verify import Verification, verify
 from ..network.rescale import rescale
+from ..results.curvature import MATRICES
 from ..text import count, number
 from ..text.terminal import rich_table
 from . import options

@@ -13,7 +13,7 @@ from .options import DataDir, DataName, Device, Force, Models, Out, SampleCounts
 from .output import note
 
 if TYPE_CHECKING:
-    from ..experiments.cells import Experiment
+    from ..experiments import Experiment, Plan
 
 app = typer.Typer(
     name="reproduce",
@@ -41,15 +41,16 @@ def trace(
     The baseline is slow: minutes on digits, hours for SmallCNN and 1,000 samples of MNIST.
     """
     from ..experiments import trace as module
+    from ..experiments.initial import MODELS, SEEDS
 
-    experiment = module.experiment(
+    plan = module.plan(
         data,
-        models=_words(models, module.MODELS),
+        models=_words(models, MODELS),
         samples=_integers(samples, "--samples"),
-        seeds=_seeds(seeds, module.SEEDS),
+        seeds=_seeds(seeds, SEEDS),
         device=device,
     )
-    _run(experiment, out or Path("results") / f"trace-{data}", data, data_dir, workers, force)
+    _run(module.TRACE, plan, out or Path("results") / f"trace-{data}", data, data_dir, workers, force)
 
 
 @app.command()
@@ -71,7 +72,7 @@ def labels(
     """Train networks on partly permuted labels, and correlate every measure with the generalisation gap."""
     from ..experiments import labels as module
 
-    experiment = module.experiment(
+    plan = module.plan(
         preset,
         protocol,
         models=None if models is None else _words(models, ()),
@@ -83,7 +84,7 @@ def labels(
         device=device,
     )
     place = out or Path("results") / f"labels-{preset}-{protocol}"
-    _run(experiment, place, experiment.settings["data"], data_dir, workers, force)
+    _run(module.LABELS, plan, place, plan.settings["data"], data_dir, workers, force)
 
 
 @app.command()
@@ -101,9 +102,9 @@ def approximations(
 ) -> None:
     """Error of two approximations of DIAG[H] against their time, and the exact diagonal beside them."""
     from ..experiments import approximations as module
-    from ..experiments.trace import MODELS, SEEDS
+    from ..experiments.initial import MODELS, SEEDS
 
-    experiment = module.experiment(
+    plan = module.plan(
         data,
         models=_words(models, MODELS),
         samples=_integers(samples, "--samples"),
@@ -111,7 +112,8 @@ def approximations(
         probes=_integers(probes, "--probes"),
         device=device,
     )
-    _run(experiment, out or Path("results") / f"approximations-{data}", data, data_dir, workers, force)
+    place = out or Path("results") / f"approximations-{data}"
+    _run(module.APPROXIMATIONS, plan, place, data, data_dir, workers, force)
 
 
 @app.command()
@@ -128,36 +130,41 @@ def page(
 
 def figures(out: Annotated[Path, typer.Argument(help="A folder with a results.csv.")]) -> None:
     """Make the figures and the summary of `minsharp reproduce` again, from results.csv alone."""
-    from ..report.experiments import write_outputs
+    from ..report.outputs import write_outputs
 
     for path in write_outputs(out):
         typer.echo(printable(path))
 
 
 def _run(
-    experiment: "Experiment", out: Path, data: str, data_dir: Path | None, workers: int | None, force: bool
+    experiment: "Experiment",
+    plan: "Plan",
+    out: Path,
+    data: str,
+    data_dir: Path | None,
+    workers: int | None,
+    force: bool,
 ) -> None:
     """Run the cells, then write and print what they say."""
     import sys
 
     from ..data import load
-    from ..experiments.cells import InterruptedRunError, run
-    from ..report.experiments import tables, write_outputs
-    from ..report.rows import computed_from, read_rows
+    from ..experiments import InterruptedRunError, computed_from, read_results, run
+    from ..report.outputs import write_outputs
 
     required("matplotlib", "drawing figures")  # better now than after the work
-    _check_device(experiment.settings["device"])
+    _check_device(plan.settings["device"])
     place = None if data_dir is None else os.path.abspath(data_dir)
     if data != "digits":
         load(data, place, progress=sys.stderr.isatty())  # once, before the workers: they find it in the cache
     try:
-        run(experiment, out, workers=workers, force=force, data_dir=place)
+        run(experiment, plan, out, workers=workers, force=force, data_dir=place)
     except InterruptedRunError as stop:
         note(str(stop))
         raise typer.Exit(130) from None
-    written = write_outputs(out)
+    written = write_outputs(out, experiment)
     with computed_from(out):
-        found = tables(read_rows(out / "results.csv"))
+        found = read_results(out, experiment).tables
     for table in found:
         typer.echo(f"{table}\n")
     note(f"Written: {out / 'results.csv'}, " + ", ".join(path.name for path in written))

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from ..network.reader import Network, read
+from ..network.network import Network
+from ..network.reader import read
 from .output import watched
 from .sources import Loaded, load_data, load_loss, load_model
 

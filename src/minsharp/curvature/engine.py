@@ -5,48 +5,34 @@ through the records in one backward sweep; at each parameter one contraction of 
 Cotangents never reach the weights, and none outlives its use. With J_P = do/dP,
 
     trace     sum_i ||S_i^T J_iP||_F^2        diagonal    sum_i sum_k (S_i^T J_iP)_k^2, entry by entry
+
+or whatever else a `Quantity` makes of S_i^T J_iP.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import InputError, NonFiniteError
-from ..frozen import Frozen
+from ..errors import InputError, LossError, NonFiniteError
 from ..graph.records import DEVICE, store
-from ..network.reader import Network, first_non_finite, is_finite
+from ..losses import Columns, Loss
+from ..losses.wording import shape_of
+from ..network.finite import first_non_finite, is_finite
+from ..network.network import Network
 from ..operations import row
-from ..rules.contraction import Use, square_sum, squares_of_rows, wide, widest
-from ..rules.pullback import Pull, differentiating
-from .losses import Loss
-from .schedule import Site, Step, fast_schedule
-from .stream import Batch, chunks
-
-What = Literal["trace", "diagonal"]
+from ..results.sums import CurvatureSum
+from ..rules.contraction import Use, squares_of_rows, wide
+from ..rules.pullback import Pull
+from ..subject.batches import Batch, chunks
+from .quantities import Leaf, Place, Quantity
+from .schedule import Step, fast_schedule
 
 CPU_WORKING_SET = 64 << 20
 """Bytes per chunk on a CPU: past this the cotangents fall out of the cache."""
 ACCELERATOR_WORKING_SET = 1 << 30
-
-
-@dataclass(frozen=True, eq=False)
-class CurvatureSum(Frozen):
-    """Sums over samples, not yet divided: those of two halves of the data add up to that of the whole.
-
-    ``energy`` is the sum of the squared norms of the centred outputs, for ``curvature="jacobian"``.
-    """
-
-    sums: Mapping[str, Tensor]
-    weight: float
-    samples: int
-    energy: float = 0.0
-
-    def __add__(self, other: "CurvatureSum") -> "CurvatureSum":
-        sums = {name: value + other.sums[name].to(value.device) for name, value in self.sums.items()}
-        return CurvatureSum(sums, self.weight + other.weight, self.samples + other.samples, self.energy + other.energy)
 
 
 @dataclass
@@ -55,16 +41,18 @@ class _Forward:
 
     outputs: Tensor
     pulls: list[Pull | None]
-    uses: list[list[Use]]
+    places: list[list[Place]]
 
 
 class Engine:
     """Measures some parameters of a network under a loss; stateless between calls of `run`."""
 
-    def __init__(self, network: Network, parameters: list[str], loss: Loss, what: What, memory: int | None = None):
+    def __init__(
+        self, network: Network, parameters: list[str], loss: Loss, quantity: Quantity[Any], memory: int | None = None
+    ):
         self.network = network
         self.loss = loss
-        self.what = what
+        self.quantity = quantity
         self.schedule = fast_schedule(network.graph, tuple(parameters))
         self.values = network.state()
         self.device: torch.device = self.values[DEVICE.name]
@@ -116,19 +104,16 @@ class Engine:
             energy += chunk_energy
             samples += len(chunk)
             advance(len(chunk))
-        whole = {name: sums[name] if name in sums else self._zero(name) for name in self.schedule.parameters}
-        for name, value in whole.items():
-            if not is_finite(value):
+        for name in self.schedule.parameters:
+            if name not in sums:
+                sums[name] = self.quantity.zero(name, self.values[name])
+            if not is_finite(sums[name]):
                 raise NonFiniteError(
                     f"the curvature of '{name}' overflows {self.network.graph.values[name].dtype}. Measure in double "
                     "precision: model.double(), inputs.double()"
                 )
-        return CurvatureSum(whole, weight, samples, energy)
-
-    def _zero(self, name: str) -> Tensor:
-        """The sum for a parameter that no column reached."""
-        like = self.values[name]
-        return widest(torch.zeros_like(like) if self.what == "diagonal" else like.new_zeros(()))
+        order = dict.fromkeys([*self.schedule.parameters, *sums])
+        return CurvatureSum({name: sums[name] for name in order}, weight, samples, energy)
 
     @torch.no_grad()
     def _add(self, chunk: Batch, sums: dict[str, Tensor]) -> tuple[float, float]:
@@ -145,22 +130,30 @@ class Engine:
         self.loss.check(outputs, chunk.targets)
         columns = self.loss.columns(outputs, chunk.targets)
         for start in range(0, columns.rank, self.columns):
-            S = columns.slice(start, min(start + self.columns, columns.rank))  # (n, R, *output)
+            S = self._some(columns, start, outputs)  # (n, R, *output)
             if alone:
                 S = torch.cat([S, torch.zeros_like(S)])
-            for name, value in self._sweep(forward, S.transpose(0, 1)):
-                if name in sums:
-                    sums[name] += value.to(sums[name].device)
-                else:
-                    sums[name] = widest(value).contiguous()
+            self.quantity.add(sums, self._sweep(forward, S.transpose(0, 1)))
         return self.loss.weight(outputs, chunk.targets), self.loss.energy(outputs)
 
+    def _some(self, columns: Columns, start: int, outputs: Tensor) -> Tensor:
+        """The next columns, as many as fit into memory; refuses what is not shaped (n, R, *output)."""
+        stop = min(start + self.columns, columns.rank)
+        S = columns.slice(start, stop)
+        expected = (len(outputs), stop - start, *outputs.shape[1:])
+        if S.shape != expected or S.dtype != outputs.dtype:
+            raise LossError(
+                f"{self.loss.name}: columns {start} to {stop} came as {shape_of(S)}, expected {expected} "
+                f"{outputs.dtype}: (samples, columns, *output). See minsharp.laws.check_loss(loss, outputs, targets)"
+            )
+        return S
+
     def _rows(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Refuse inputs that are NaN or infinite. Of plain rows the squared norms tell that, and a trace needs them."""
+        """Refuse inputs that are NaN or infinite. Of plain rows the squared norms tell that, if they are needed."""
         rows: dict[str, Tensor] = {}
         for name, tensor in inputs.items():
             telling = tensor
-            if self.what == "trace" and tensor.dim() == 2 and tensor.dtype.is_floating_point:
+            if self.quantity.uses_row_squares and tensor.dim() == 2 and tensor.dtype.is_floating_point:
                 telling = rows[name] = squares_of_rows(wide(tensor))
             if not is_finite(telling) and not is_finite(tensor):
                 raise first_non_finite(self.network, inputs)
@@ -169,7 +162,7 @@ class Engine:
     def _forward(self, inputs: Mapping[str, Tensor], n: int, rows: dict[str, Tensor]) -> _Forward:
         values: dict[str, Any] = self.values | dict(inputs)
         pulls: list[Pull | None] = []
-        uses: list[list[Use]] = []
+        places: list[list[Place]] = []
         for step in self.schedule.steps:
             operation = step.operation
             bound = operation.bind(values)
@@ -180,20 +173,29 @@ class Engine:
                 made = operation.call(bound)
             store(values, operation, made)
             pulls.append(pull)
-            uses.append(self._uses(step, bound, values, n, rows) if step.sites else [])
+            places.append(self._places(step, bound, values, n, rows) if step.sites else [])
             for name in step.drop:
                 values.pop(name, None)
-        return _Forward(values[self.schedule.graph.output], pulls, uses)
+        return _Forward(values[self.schedule.graph.output], pulls, places)
 
-    def _uses(
+    def _places(
         self, step: Step, bound: Mapping[str, Any], values: Mapping[str, Any], n: int, rows: dict[str, Tensor]
-    ) -> list[Use]:
+    ) -> list[Place]:
         operation = step.operation
         needed = {name: values[name] for _, name in operation.reads} | {DEVICE.name: self.device}
         output = self.schedule.graph.values[operation.outputs[0]].shape
         memo: dict[str, Tensor] = {}
         common = (bound, needed, step.samples, step.layouts, output, n, memo, rows)
-        return [Use(operation, site.slot, site.leaf, tuple(values[site.leaf].shape), *common) for site in step.sites]
+        places = []
+        for site in step.sites:
+            use = Use(operation, site.slot, site.leaf, tuple(values[site.leaf].shape), *common)
+            places.append(Place(self._leaf(site.leaf, self.schedule.depends[site.leaf]), site.contraction, use))
+        return places
+
+    def _leaf(self, leaf: str, parameters: Iterable[str]) -> Leaf:
+        """A leaf and the first of the parameters that it is made of: the only one, where it is not shared."""
+        parameter = next(iter(parameters))
+        return Leaf(parameter, self.made[leaf], self.made[parameter])
 
     def _sweep(self, forward: _Forward, G: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Pull the columns back through all steps; yields each parameter's sum once it is complete."""
@@ -205,59 +207,34 @@ class Engine:
             if not step.live or all(g is None for g in found):
                 continue
             cotangent: Any = found if step.operation.many else found[0]
-            for site, use in zip(step.sites, forward.uses[i], strict=True):
-                yield from self._contract(site, use, cotangent, shared)
+            for place in forward.places[i]:
+                leaf = place.use.leaf
+                if leaf not in self.schedule.shared:
+                    yield place.leaf.parameter, self.quantity.contract(place, cotangent)
+                else:
+                    gradient = place.contraction.gradient(place.use, cotangent)
+                    shared[leaf] = shared[leaf] + gradient if leaf in shared else gradient
             if step.sites:
-                forward.uses[i][0].memo.clear()  # all of them hold the same
+                forward.places[i][0].use.memo.clear()  # all of them hold the same
             pull = forward.pulls[i]
             if pull is not None:
                 pulled = pull(cotangent)
-                for argument, place, name in step.goes_to:
+                for argument, item, name in step.goes_to:
                     given = pulled.get(argument)
-                    g = given if place is None or given is None else given[place]
+                    g = given if item is None or given is None else given[item]
                     if g is not None:
                         at[name] = at[name] + g if name in at else g
         yield from self._finish(shared)
 
-    def _contract(self, site: Site, use: Use, G: Tensor, shared: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        if site.leaf in self.schedule.shared:
-            gradient = site.contraction.gradient(use, G)
-            shared[site.leaf] = shared[site.leaf] + gradient if site.leaf in shared else gradient
-            return
-        (parameter,) = self.schedule.depends[site.leaf]
-        if self.what == "trace":
-            yield parameter, site.contraction.trace(use, G)
-            return
-        diagonal = site.contraction.diagonal(use, G)
-        if site.leaf != parameter:  # the same entries in another arrangement: put them back
-            leaf, source = self.made[site.leaf], self.made[parameter]
-            (diagonal,) = torch.autograd.grad(leaf, source, diagonal.to(leaf.dtype), retain_graph=True)
-        yield parameter, diagonal
-
     def _finish(self, shared: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """Parameters used in several places, or made into other tensors first: add their gradients, then square."""
+        """Parameters used in several places, or made into other tensors first: their gradients add up before all."""
         for parameter, path in self.schedule.paths.items():
             if path.direct:
                 continue
             total: Tensor | None = None
             for leaf in path.leaves:
                 if leaf in shared and (leaf == parameter or self.made[leaf].requires_grad):
-                    g = shared[leaf] if leaf == parameter else self._pull_prelude(leaf, parameter, shared[leaf])
+                    g = self._leaf(leaf, [parameter]).pull(shared[leaf])  # (n, R, *parameter)
                     total = g if total is None else total + g
             if total is not None:
-                yield parameter, square_sum(total) if self.what == "trace" else total.square().sum((0, 1))
-
-    def _pull_prelude(self, leaf: str, parameter: str, gradient: Tensor) -> Tensor:
-        """From gradients of a leaf, (n, R, *leaf), to gradients of the parameter that it is made of."""
-        made, source = self.made[leaf], self.made[parameter]
-        rows = gradient.flatten(0, 1).to(made.dtype)
-        options = {"retain_graph": True, "allow_unused": True}
-        try:
-            pulled = torch.autograd.grad(made, source, rows, is_grads_batched=True, **options)[0]
-        except RuntimeError:  # some derivatives take one row at a time, and some operations have none
-            with differentiating(f"what is made of '{parameter}' before it meets the samples"):
-                parts = [torch.autograd.grad(made, source, row, **options)[0] for row in rows]
-            pulled = torch.stack(parts) if parts and parts[0] is not None else None
-        if pulled is None:  # the parameter enters without a derivative
-            pulled = source.new_zeros(len(rows), *source.shape)
-        return wide(pulled.unflatten(0, gradient.shape[:2]))
+                yield parameter, self.quantity.of_gradients(parameter, total)

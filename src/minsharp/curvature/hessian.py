@@ -3,14 +3,16 @@
 from torch import nn
 
 from ..errors import InputError, LossError, NotExactError
-from ..graph.records import Graph
-from ..network.model import Pattern, counted
-from ..network.reader import Network, plain_mode, read
+from ..losses import Centred, Criterion, as_loss
+from ..network.network import Network
+from ..network.reader import read
 from ..progress import bar
-from .engine import CurvatureSum, Engine, What
-from .losses import Centred, Criterion, as_loss
-from .results import MATRICES, Diagonal, Kind, Trace
-from .stream import Data, batches, count, first_of
+from ..results.curvature import MATRICES, Diagonal, Kind, Trace
+from ..subject.batches import Data, batches, count, first_of
+from ..subject.model import Pattern, counted
+from ..subject.modes import plain_mode
+from .engine import Engine
+from .quantities import DIAGONAL, TRACE, Measured, Quantity, Result
 
 
 def hessian_trace(
@@ -51,7 +53,7 @@ def hessian_trace(
     >>> round(hessian_trace(model, torch.tensor([[1.0, 2.0, 2.0]])).total, 4)
     6.75
     """
-    return Trace(*_measure("trace", model, data, loss, parameters, curvature, memory, progress))
+    return _measure(TRACE, model, data, loss, parameters, curvature, memory, progress)
 
 
 def hessian_diagonal(
@@ -72,12 +74,12 @@ def hessian_diagonal(
     >>> hessian_diagonal(model, torch.tensor([[1.0, 2.0, 0.0]])).by_parameter["weight"][0]
     tensor([0.1875, 0.7500, 0.0000], dtype=torch.float64)
     """
-    return Diagonal(*_measure("diagonal", model, data, loss, parameters, curvature, memory, progress))
+    return _measure(DIAGONAL, model, data, loss, parameters, curvature, memory, progress)
 
 
 @plain_mode()
 def _measure(
-    what: What,
+    quantity: Quantity[Result],
     model: nn.Module | Network,
     data: Data,
     criterion: Criterion | None,
@@ -85,7 +87,7 @@ def _measure(
     curvature: Kind,
     memory: int | None,
     progress: bool,
-) -> tuple[CurvatureSum, Kind, str, bool, dict[str, bool], Graph]:
+) -> Result:
     if curvature not in MATRICES:
         raise InputError(f"curvature={curvature!r}: expected one of {', '.join(map(repr, MATRICES))}")
     if memory is not None and (not isinstance(memory, int) or memory <= 0):
@@ -96,13 +98,13 @@ def _measure(
     names = counted(network.parameters, parameters)
     if curvature == "hessian":
         _refuse_inexact(network, names)
-    engine = Engine(network, names, loss, what, memory)
+    engine = Engine(network, names, loss, quantity, memory)
     with bar("samples", count(data) if progress else None, progress) as advance:
         total = engine.run(stream, advance)
     exact = {name: curvature == "jacobian" or bool(network.exactness[name]) for name in names}
     if not total.weight:
         raise LossError(f"{loss.name} over this data weighs nothing: every target is ignored, or has weight zero")
-    return total, curvature, loss.name, loss.mean, exact, network.graph
+    return quantity.result(Measured(total, curvature, loss.name, loss.mean, exact, network.graph))
 
 
 def _refuse_inexact(network: Network, names: list[str]) -> None:

@@ -1,1 +1,33 @@
-"""The paper's experiments, each one command, each resumable."""
+"""The paper's experiments, each an object that owns its cells, tables, figures and part of the page; and yours."""
+
+from . import trace, labels, approximations  # isort: skip  # in the order of the page: each registers itself
+from .experiment import Columns, Experiment, Results, Section
+from .plan import Plan, grid
+from .plots import Point, Scatter
+from .pool import InterruptedRunError, run
+from .registry import EXPERIMENTS, find, register
+from .results import computed_from, read_results
+from .tables import Table, number
+
+__all__ = [
+    "EXPERIMENTS",
+    "Columns",
+    "Experiment",
+    "InterruptedRunError",
+    "Plan",
+    "Point",
+    "Results",
+    "Scatter",
+    "Section",
+    "Table",
+    "approximations",
+    "computed_from",
+    "find",
+    "grid",
+    "labels",
+    "number",
+    "read_results",
+    "register",
+    "run",
+    "trace",
+]

@@ -164,6 +164,21 @@ def correlations(
     for model in dict.fromkeys(str(row["model"]) for row in rows):
         own = [row for row in rows if row["model"] == model]
         for measure in measures:
-            columns = [[float(row[name]) for row in own] for name in (measure, gap, loss)]
+            columns = [[_float(row[name]) for row in own] for name in (measure, gap, loss)]
             found.append(correlate(model, measure, *columns))
     return found
+
+
+def _float(value: float | None) -> float:
+    return np.nan if value is None else float(value)
+
+
+def ranked(found: Sequence[Correlation], model: str, statistic: str) -> list[Correlation]:
+    """The measures of a model that have the statistic, highest first."""
+    own = [c for c in found if c.model == model and not np.isnan(getattr(c, statistic).value)]
+    return sorted(own, key=lambda c: -float(getattr(c, statistic).value))
+
+
+def named(found: Sequence[Correlation], model: str, measure: str) -> Correlation | None:
+    """The correlation of one measure of one model, if it is there."""
+    return next((c for c in found if c.model == model and c.measure == measure), None)

@@ -1,82 +1,43 @@
 """Experiments A and D: Tr[H] and DIAG[H] against double backpropagation, one parameter at a time."""
 
-import time
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import TypeVar
+from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from ..curvature.estimators import baseline_diagonal
 from ..curvature.hessian import hessian_diagonal, hessian_trace
-from ..curvature.results import Diagonal
-from ..data import NAMES, TRAINING_IMAGES, Dataset, load
-from ..errors import InputError
-from ..models import build
 from ..network.reader import read
-from .cells import Configuration, Experiment, Row, grid
+from ..reference.estimators import baseline_diagonal
+from . import published
+from .commands import unless_default
+from .drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, log_log, one_legend, panels
+from .experiment import Columns, Experiment, Results, Section
+from .initial import MODELS, REPEATS, SAMPLES, SEEDS, check, data_of, draw, flat, heading, options, timed
+from .plan import TIMING, Configuration, Plan, Row, grid
+from .registry import register
+from .tables import Table, groups, number
 
-MODELS = ("SmallMLP", "SmallCNN")
-SAMPLES = (10, 100, 1000)
-SEEDS = 10
-REPEATS = 5
+COLUMNS = Columns(
+    orders=("samples", "seed"),
+    numbers=(
+        *("trace", "baseline trace", "trace relative difference", "diagonal relative difference"),
+        *(f"{name} {TIMING}" for name in ("trace", "diagonal", "baseline")),
+    ),
+    text=("data", "model"),
+    other_text=("baseline",),
+)
 
-T = TypeVar("T")
 
-
-def experiment(
+def plan(
     data: str = "digits",
     *,
     models: Sequence[str] = MODELS,
     samples: Sequence[int] = SAMPLES,
     seeds: Sequence[int] = range(SEEDS),
     device: str = "cpu",
-) -> Experiment:
+) -> Plan:
     """One cell per network, number of samples and seed."""
     check(data, models, samples)
-    cells = grid(model=models, samples=samples, seed=seeds)
-    return Experiment("trace", work, {"data": data, "device": device}, cells)
-
-
-def check(data: str, models: Sequence[str], samples: Sequence[int]) -> None:
-    """Refuse what no cell could do."""
-    if data not in NAMES:
-        raise InputError(f"data={data!r}: expected one of {', '.join(NAMES)}")
-    for name in models:
-        if name not in MODELS:
-            raise InputError(f"no model {name!r} in this experiment: expected some of {', '.join(MODELS)}")
-    for n in samples:
-        if n < 1:
-            raise InputError(f"samples={n}: expected at least 1")
-        if n > TRAINING_IMAGES[data]:
-            raise InputError(f"samples={n}: {data} has {TRAINING_IMAGES[data]} training images")
-
-
-@cache
-def _data(name: str, data_dir: str | None) -> Dataset:
-    return load(name, data_dir)
-
-
-def draw(configuration: Configuration, data_dir: str | None) -> tuple[nn.Module, Tensor, Tensor]:
-    """The archive's recipe: seed, build the network, then draw the samples."""
-    data = _data(configuration["data"], data_dir)
-    n, device = configuration["samples"], configuration["device"]
-    torch.manual_seed(configuration["seed"])
-    model = build(configuration["model"], data.name)
-    chosen = torch.randperm(len(data.train_x))[:n]
-    return model.to(device), data.train_x[chosen].to(device), data.train_y[chosen].to(device)
-
-
-def timed(call: Callable[[], T], repeats: int = 1) -> tuple[T, float]:
-    """The result, and the median of the seconds."""
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        result = call()
-        seconds.append(time.perf_counter() - start)
-    return result, median(seconds)
+    return Plan({"data": data, "device": device}, grid(model=models, samples=samples, seed=seeds))
 
 
 def work(configuration: Configuration, data_dir: str | None = None) -> list[Row]:
@@ -105,6 +66,147 @@ def work(configuration: Configuration, data_dir: str | None = None) -> list[Row]
     ]
 
 
-def flat(diagonal: Diagonal) -> Tensor:
-    """All entries of a diagonal in one vector, on the CPU."""
-    return torch.cat([d.detach().double().cpu().flatten() for d in diagonal.by_parameter.values()])
+def tables(results: Results) -> list[Table]:
+    """Median seconds and the largest differences, beside the published seconds, which are means."""
+    lines = []
+    for (model, n), own in groups(results.rows, "model", "samples"):
+        typical = {c: median(row[f"{c} seconds"] for row in own) for c in ("trace", "diagonal", "baseline")}
+        slow = published.SECONDS.get((model, "baseline"), {}).get(n)
+        fast = published.SECONDS.get((model, "proposal"), {}).get(n)
+        lines.append(
+            (
+                model,
+                str(n),
+                str(len(own)),
+                *(f"{max(row[f'{c} relative difference'] for row in own):.1e}" for c in ("trace", "diagonal")),
+                *(number(seconds) for seconds in typical.values()),
+                number(typical["baseline"] / typical["trace"]),
+                *(number(fast), number(slow), number(published.speed_up(model, n))),
+            )
+        )
+    head = (
+        *("network", "n", "seeds", "trace: worst difference", "diagonal: worst difference"),
+        *("trace, s", "diagonal, s", "baseline, s", "speed-up"),
+        *("paper's method, s", "paper's baseline, s", "paper's speed-up"),
+    )
+    title = f"Tr[H] and DIAG[H] against double backpropagation, medians over seeds, {data_of(results)}"
+    return [Table(title, head, tuple(lines))]
+
+
+def figures(results: Results) -> Iterator[tuple[str, Any]]:
+    """Both traces of every cell, and the times."""
+    yield "traces", _traces(results)
+    yield "times", _times(results)
+
+
+def _traces(results: Results) -> Any:
+    """Both traces of every cell: all points have to lie on the diagonal."""
+    rows, names = results.rows, results.models
+    figure, axes = panels(1, len(names), 4 * len(names), 4.2)
+    sizes = sorted({row["samples"] for row in rows})
+    for axis, model in zip(axes[0], names, strict=True):
+        own = [row for row in rows if row["model"] == model]
+        _traces_panel(axis, own, sizes)
+        worst = max(row["trace relative difference"] for row in own)
+        axis.set_title(f"{model}: {len(own)} cells, worst relative difference {worst:.1e}")
+        axis.set_xlabel("Tr[H] by double backpropagation")
+        axis.set_aspect("equal", adjustable="datalim")
+    axes[0][0].set_ylabel("Tr[H] by minsharp")
+    one_legend(figure, axes)
+    figure.suptitle(f"Exactness of the trace on {rows[0]['data']}, float32")
+    return figure
+
+
+def _traces_panel(axis: Any, own: Sequence[Row], sizes: Sequence[int]) -> None:
+    looks = list(zip((BLUE, ORANGE, GREEN, PURPLE, SKY), "osD^v", strict=True))
+    values = [row[c] for row in own for c in ("trace", "baseline trace")]
+    ends = [min(values) * 0.97, max(values) * 1.03]
+    axis.plot(ends, ends, color=GREY, linewidth=0.8, label="equal")
+    for i, n in enumerate(sizes):
+        colour, marker = looks[i % len(looks)]
+        at = [row for row in own if row["samples"] == n]
+        pairs = [row["baseline trace"] for row in at], [row["trace"] for row in at]
+        axis.plot(*pairs, marker, color=colour, markersize=5, alpha=0.8, label=f"n = {n}")
+
+
+def _times(results: Results) -> Any:
+    """Median seconds against the number of samples, and the published means."""
+    names = results.models
+    figure, axes = panels(1, len(names), 4.2 * len(names), 4, share_y=True)
+    for axis, model in zip(axes[0], names, strict=True):
+        _times_panel(axis, [row for row in results.rows if row["model"] == model])
+        _published_times(axis, model)
+        log_log(axis)
+        axis.set_xlabel("samples n")
+        axis.set_title(model)
+    axes[0][0].set_ylabel("time, seconds (median over seeds)")
+    one_legend(figure, axes, columns=3)
+    figure.suptitle(f"Time on {results.rows[0]['data']}, one CPU thread")
+    return figure
+
+
+def _times_panel(axis: Any, own: Sequence[Row]) -> None:
+    looks = {
+        "baseline": (RED, "s", "double backpropagation"),
+        "diagonal": (SKY, "^", "minsharp, DIAG[H]"),
+        "trace": (BLUE, "o", "minsharp, Tr[H]"),
+    }
+    sizes = sorted({row["samples"] for row in own})
+    for column, (colour, marker, title) in looks.items():
+        typical = [median(row[f"{column} seconds"] for row in own if row["samples"] == n) for n in sizes]
+        axis.plot(sizes, typical, marker=marker, color=colour, label=title)
+
+
+def _published_times(axis: Any, model: str) -> None:
+    for method, colour, marker, what in (
+        ("baseline", RED, "s", "double backpropagation"),
+        ("proposal", BLUE, "o", "Tr[H]"),
+    ):
+        known = published.SECONDS[(model, method)]
+        axis.plot(
+            list(known),
+            list(known.values()),
+            linestyle="--",
+            marker=marker,
+            markerfacecolor="white",
+            color=colour,
+            linewidth=1,
+            label=f"paper, {what} (GPU, MNIST, mean)",
+        )
+
+
+def words(results: Results) -> Iterator[str]:
+    """How many cells agree with the baseline."""
+    differences = [row["trace relative difference"] for row in results.rows]
+    yield (
+        f"{sum(d < 1e-4 for d in differences)} of {len(differences)} cells agree with the baseline to a relative "
+        f"difference below 1e-4; the worst of them differs by {max(differences):.1e}."
+    )
+
+
+def command(results: Results) -> str:
+    """The command that makes these results."""
+    device = unless_default([(results.settings or {})["device"]], ["cpu"], "--device")
+    return " ".join(["minsharp reproduce trace", *options(results), *device])
+
+
+TRACE = register(
+    Experiment(
+        "trace",
+        work,
+        plan,
+        COLUMNS,
+        tables,
+        Section(
+            "Exactness and time of Tr[H] and DIAG[H] (experiments A and D)",
+            """\
+Networks as they are initialised, in float32, `torch.manual_seed(seed)` before the network is built and the samples are
+drawn. The baseline is double backpropagation, one parameter at a time. Our times are the median of several calls after
+a first one, on one CPU thread; the baseline runs once. The published times are means on one GPU.""",
+            heading,
+            words,
+            command,
+        ),
+        figures=figures,
+    )
+)

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from ..errors import InputError
-from ..network.modes import quiet_export
-from ..network.regions import mutates
+from ..subject.modes import quiet_export
+from ..subject.nodes import mutates
 from .pickles import check_pickle, culprit
 from .untrusted import RefusedError, check_fits, first_line, reading
 from .zips import Archive, Member, Patchwork, Window

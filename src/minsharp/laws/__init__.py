@@ -25,12 +25,25 @@ from ..operations.examples.notation import Example
 from .close import equal
 from .contraction import contraction_law
 from .linearity import linearity_law
+from .loss import check_loss
 from .probe import ENTRIES, Entry, UnfitError
 from .pull import pull_law
 from .scale import SCOPES, Freedom, freedom, scale_law
 from .trial import Trial, begin
 
-__all__ = ["ENTRIES", "LAWS", "Entry", "Freedom", "Law", "Trial", "UnfitError", "begin", "check", "freedom"]
+__all__ = [
+    "ENTRIES",
+    "LAWS",
+    "Entry",
+    "Freedom",
+    "Law",
+    "Trial",
+    "UnfitError",
+    "begin",
+    "check",
+    "check_loss",
+    "freedom",
+]
 
 Law = Literal["scale", "linearity", "pull", "contraction", "untouched"]
 LAWS: tuple[Law, ...] = ("scale", "linearity", "pull", "contraction", "untouched")

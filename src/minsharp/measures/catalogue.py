@@ -1,12 +1,14 @@
 """The built-in measures, registered by name in the order in which tables show them."""
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
 from torch import nn
 
-from ..curvature.results import Diagonal
-from ..network.reader import Network
+from ..errors import InputError
+from ..network.network import Network
+from ..results.curvature import Diagonal
 from .corruption import parameter_corruption
 from .eigenvalue import largest_eigenvalue
 from .fisher_rao import fisher_rao_norm
@@ -15,7 +17,7 @@ from .minimum import minimum_sharpness
 from .normalized import normalized_sharpness
 from .pacgen import pacgen
 from .rangamani import rangamani_flatness
-from .registry import measure
+from .registry import MEASURES, Measure, measure
 from .relative import relative_minimum_sharpness, relative_sensitivity
 from .relative_flatness import relative_flatness
 from .sam import asam_sharpness, sam_sharpness
@@ -101,3 +103,15 @@ def _pacgen(model: Model, data: Any, loss: Any, diagonal: Diagonal) -> Score:
 
 
 measure("relative flatness", invariance="layer", reads=True)(relative_flatness)
+
+
+def chosen(names: Sequence[str] | None) -> list[Measure]:
+    """The measures of these names; all of them if none are given."""
+    if names is None:
+        return list(MEASURES.values())
+    if isinstance(names, str):
+        names = [names]
+    unknown = [name for name in names if name not in MEASURES]
+    if unknown or not names:
+        raise InputError(f"measures={list(names)!r}: unknown {unknown}. Known are {', '.join(map(repr, MEASURES))}")
+    return [MEASURES[name] for name in dict.fromkeys(names)]

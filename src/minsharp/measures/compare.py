@@ -13,19 +13,21 @@ from typing import Any
 from torch import nn
 
 from ..curvature.hessian import hessian_diagonal
-from ..curvature.losses import Criterion
-from ..curvature.objective import doubled
-from ..curvature.results import Diagonal, Kind
-from ..curvature.stream import Data, batches, first_of, held
 from ..errors import InputError
-from ..network.model import copied
-from ..network.modes import plain_mode
-from ..network.reader import Network, eval_mode, read
+from ..losses import Criterion
+from ..network.network import Network
+from ..network.reader import read
 from ..network.rescale import rescale
 from ..network.symmetry import Scope, tried_group
 from ..progress import bar
+from ..reference.objective import doubled
+from ..results.curvature import Diagonal, Kind
+from ..subject.batches import Data, batches, first_of, held
+from ..subject.model import copied
+from ..subject.modes import eval_mode, plain_mode
 from ..text import count, csv_cell, decimals, magnitude, number, plain_table, printable
-from .registry import Invariance, Measure, Shared, chosen
+from .catalogue import chosen
+from .registry import Invariance, Measure, Shared
 
 SPREAD = 100.0
 """Random rescalings multiply parameters by factors between 1/100 and 100."""

@@ -18,18 +18,18 @@ import torch
 from torch import Tensor, nn
 
 from ..curvature.hessian import hessian_diagonal, hessian_trace
-from ..curvature.losses import Criterion
-from ..curvature.results import MATRICES, Diagonal, Kind, Trace
-from ..curvature.stream import Data
 from ..errors import InputError
 from ..frozen import Copied, Frozen
 from ..graph.records import Graph
-from ..network.model import Pattern, unwrapped
-from ..network.modes import plain_mode
-from ..network.reader import Network
+from ..losses import Criterion
+from ..network.network import Network
 from ..network.rescale import rescale
 from ..network.symmetry import Scales, Scope, Symmetries, tried_group
+from ..results.curvature import MATRICES, Diagonal, Kind, Trace
 from ..solve.status import Status, StatusText
+from ..subject.batches import Data
+from ..subject.model import Pattern, unwrapped
+from ..subject.modes import plain_mode
 from ..text import interval, magnitude, number, percent, plain_table
 
 Curvature = Trace | Diagonal

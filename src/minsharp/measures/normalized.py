@@ -7,20 +7,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..curvature.estimators import tsuzuku_arxiv_diagonal, tsuzuku_icml_diagonal
 from ..curvature.hessian import hessian_diagonal
-from ..curvature.losses import Criterion
-from ..curvature.results import Diagonal, Kind
 from ..curvature.schedule import Schedule
-from ..curvature.stream import Data, batches, first_of, held
 from ..errors import InputError
 from ..frozen import Frozen
 from ..graph.records import DEVICE, Graph, Operation, store
-from ..network.model import Pattern, unwrapped
-from ..network.modes import plain_mode
-from ..network.reader import Network, read
+from ..losses import Criterion
+from ..network.network import Network
+from ..network.reader import read
+from ..reference.estimators import tsuzuku_arxiv_diagonal, tsuzuku_icml_diagonal
+from ..results.curvature import Diagonal, Kind
 from ..rules.contraction import Contraction, PerSampleVJP
 from ..solve.status import Status, StatusText
+from ..subject.batches import Data, batches, first_of, held
+from ..subject.model import Pattern, unwrapped
+from ..subject.modes import plain_mode
 from ..text import count, magnitude, number, plain_table
 from .minimum import graph_of
 

@@ -6,13 +6,13 @@ import torch
 from torch import nn
 
 from ..curvature.hessian import hessian_diagonal
-from ..curvature.losses import Criterion
-from ..curvature.results import Diagonal, Kind
-from ..curvature.stream import Data
 from ..errors import InputError
-from ..network.model import Pattern, unwrapped
-from ..network.modes import plain_mode
-from ..network.reader import Network
+from ..losses import Criterion
+from ..network.network import Network
+from ..results.curvature import Diagonal, Kind
+from ..subject.batches import Data
+from ..subject.model import Pattern, unwrapped
+from ..subject.modes import plain_mode
 from .score import Score
 
 

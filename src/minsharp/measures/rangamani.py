@@ -5,14 +5,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..curvature.losses import Criterion
-from ..curvature.objective import Objective
-from ..curvature.stream import Data
 from ..errors import InputError
-from ..network.model import Pattern
-from ..network.modes import plain_mode
-from ..network.reader import Network, read
+from ..losses import Criterion
+from ..network.network import Network
+from ..network.reader import read
 from ..network.symmetry import Symmetries, tried_group
+from ..reference.objective import Objective
+from ..subject.batches import Data
+from ..subject.model import Pattern
+from ..subject.modes import plain_mode
 from .eigenvalue import check_iterations, lanczos, random_start
 from .score import Score
 

@@ -1,6 +1,6 @@
 """Measures by name: what `compare` and the experiments go through. A decorator adds one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -61,17 +61,3 @@ def measure(
         return function
 
     return register
-
-
-def chosen(names: Sequence[str] | None) -> list[Measure]:
-    """The measures of these names; all of them if none are given."""
-    from . import catalogue  # noqa: F401  registers the built-in ones
-
-    if names is None:
-        return list(MEASURES.values())
-    if isinstance(names, str):
-        names = [names]
-    unknown = [name for name in names if name not in MEASURES]
-    if unknown or not names:
-        raise InputError(f"measures={list(names)!r}: unknown {unknown}. Known are {', '.join(map(repr, MEASURES))}")
-    return [MEASURES[name] for name in dict.fromkeys(names)]

@@ -14,16 +14,16 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from ..curvature.hessian import hessian_diagonal, hessian_trace
-from ..curvature.losses import Criterion
-from ..curvature.results import Diagonal, Trace
-from ..curvature.stream import Data
 from ..errors import InputError
 from ..frozen import Frozen
-from ..network.model import Pattern, unwrapped
-from ..network.modes import plain_mode
-from ..network.reader import Network
+from ..losses import Criterion
+from ..network.network import Network
 from ..network.symmetry import Scales, Scope
+from ..results.curvature import Diagonal, Trace
 from ..solve.status import StatusText
+from ..subject.batches import Data
+from ..subject.model import Pattern, unwrapped
+from ..subject.modes import plain_mode
 from ..text import count, number, plain_table
 from .minimum import Curvature, MinimumSharpness, minimum_sharpness
 

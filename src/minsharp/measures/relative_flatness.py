@@ -4,13 +4,13 @@ import torch
 from torch import nn
 
 from ..curvature.hessian import hessian_trace
-from ..curvature.losses import Criterion
-from ..curvature.results import Kind
-from ..curvature.stream import Data
 from ..errors import InputError
-from ..network.model import copied, unwrapped
-from ..network.modes import plain_mode
-from ..network.reader import Network
+from ..losses import Criterion
+from ..network.network import Network
+from ..results.curvature import Kind
+from ..subject.batches import Data
+from ..subject.model import copied, unwrapped
+from ..subject.modes import plain_mode
 from .score import Score
 
 

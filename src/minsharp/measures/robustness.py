@@ -8,13 +8,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..curvature.losses import Criterion
-from ..curvature.objective import Objective
-from ..curvature.stream import Data
 from ..errors import InputError
-from ..network.model import Pattern
-from ..network.modes import plain_mode
-from ..network.reader import Network
+from ..losses import Criterion
+from ..network.network import Network
+from ..reference.objective import Objective
+from ..subject.batches import Data
+from ..subject.model import Pattern
+from ..subject.modes import plain_mode
 from ..text import number, plain_table
 
 Noise = Literal["absolute", "relative"]

@@ -2,11 +2,11 @@
 
 from torch import nn
 
-from ..curvature.losses import Criterion
-from ..curvature.objective import Objective
-from ..curvature.stream import Data
-from ..network.modes import plain_mode
-from ..network.reader import Network
+from ..losses import Criterion
+from ..network.network import Network
+from ..reference.objective import Objective
+from ..subject.batches import Data
+from ..subject.modes import plain_mode
 from .score import Score
 
 

@@ -10,13 +10,16 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..curvature.hessian import hessian_trace
-from ..curvature.losses import Criterion
-from ..curvature.objective import Objective, doubled
-from ..curvature.stream import Batch, Data, batches
 from ..errors import InputError
-from ..network.model import copied, unwrapped
-from ..network.reader import Network, call_form, eval_mode, picked, plain_mode, random_state_kept, read
+from ..losses import Criterion
+from ..network.network import Network
+from ..network.reader import read
 from ..network.rescale import rescale
+from ..reference.objective import Objective, doubled
+from ..subject.batches import Batch, Data, batches
+from ..subject.inputs import call_form, picked
+from ..subject.model import copied, unwrapped
+from ..subject.modes import eval_mode, plain_mode, random_state_kept
 from ..text import magnitude, plain_table
 from .minimum import MinimumSharpness
 

@@ -16,9 +16,9 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from ..errors import InputError, ReadError
-from .model import copied, hook_name, unwrapped
-from .modes import plain_mode, random_state_kept
-from .reader import Network
+from ..subject.model import copied, hook_name, unwrapped
+from ..subject.modes import plain_mode, random_state_kept
+from .network import Network
 
 _NORMS: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: nn.BatchNorm1d,

@@ -11,14 +11,15 @@ from torch.utils import _pytree as pytree
 
 from ..errors import InputError, ReadError
 from ..graph.records import DEVICE, Graph, Value
+from ..subject.inputs import Inputs, call_form, describe
+from ..subject.model import ReadModel
+from ..subject.modes import LOCK
 from ..text import printable
-from .inputs import Inputs, call_form, describe
 from .linearity import Exactness, exactness
-from .modes import LOCK
 
 
 @dataclass(frozen=True)
-class Network:
+class Network(ReadModel):
     """A model that has been read: pass it wherever a model goes.
 
     It holds the model itself, not a copy of its parameters: every measurement uses their values of that moment. It

@@ -11,34 +11,14 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..errors import InputError, MinsharpError, ReadError
+from ..subject.inputs import Inputs, call_form, describe
+from ..subject.model import unwrapped
+from ..subject.modes import LOCK, eval_mode, plain_mode, quiet_export, random_state_kept
 from .apart import FEW, check_samples_apart
 from .export import export
 from .faithful import Alone, check_faithful, run_alone
-from .finite import first_non_finite, is_finite
-from .inputs import Inputs, call_form, describe, picked, tensors_of
-from .model import unwrapped
-from .modes import LOCK, eval_mode, plain_mode, quiet_export, random_state_kept
 from .network import Network
-from .regions import mutates
 from .writer import Writer
-
-__all__ = [
-    "LOCK",
-    "Inputs",
-    "Network",
-    "call_form",
-    "describe",
-    "eval_mode",
-    "first_non_finite",
-    "is_finite",
-    "mutates",
-    "picked",
-    "plain_mode",
-    "quiet_export",
-    "random_state_kept",
-    "read",
-    "tensors_of",
-]
 
 
 def read(model: nn.Module | Network, example: Inputs) -> Network:

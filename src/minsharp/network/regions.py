@@ -13,15 +13,10 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from ..errors import ReadError
+from ..subject.nodes import mutates
 from .places import where
 
 _REGIONS = {"autocast": "wrap_with_autocast", "gradients": "wrap_with_set_grad_enabled"}
-
-
-def mutates(node: Node) -> bool:
-    """Whether an operation writes into one of its arguments."""
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
 
 
 def is_region(node: Node, kind: str) -> bool:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .model import copied, unwrapped
-from .modes import plain_mode
-from .reader import Network
+from ..subject.model import copied, unwrapped
+from ..subject.modes import plain_mode
+from .network import Network
 
 
 @plain_mode()

@@ -11,8 +11,8 @@ from torch import Tensor
 from ..errors import InputError
 from ..frozen import Frozen
 from ..graph.forms import ANY, ONE, unique_pairs
+from ..subject.modes import plain_mode
 from ..text import printable
-from .modes import plain_mode
 from .walk import Exponent, Scope, Walk
 
 Scales = dict[str, float | Tensor]

@@ -14,9 +14,10 @@ from torch import nn
 
 from ..errors import InputError
 from ..graph.records import Graph, Operation
-from .modes import plain_mode
-from .network import state_of
-from .reader import Inputs, Network, read
+from ..subject.inputs import Inputs
+from ..subject.modes import plain_mode
+from .network import Network, state_of
+from .reader import read
 from .rescalings import Scales as Scales
 from .rescalings import Symmetries as Symmetries
 from .rescalings import solved

@@ -13,7 +13,7 @@ from torch.fx import Node
 from ..errors import InputError, ReadError
 from ..graph.records import DEVICE, Graph, Operation, Ref, Samples, Value
 from ..operations import TABLE, passing, row
-from .inputs import describe
+from ..subject.inputs import describe
 from .layout import locate, one_sample
 from .places import own_name, place, source, where
 

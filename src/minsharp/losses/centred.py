@@ -1,0 +1,69 @@
+"""The outputs themselves in place of a loss."""
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from .loss import Columns
+from .separate import Separate
+from .softmax import softmax_columns
+from .wording import check_class_axis, refuse_guess, wide
+
+
+class Centred(Separate):
+    """No loss: half the squared norm of the centred outputs c = o - mean(o), whose factor is S = I - 11^T/K.
+
+    This is ``curvature="jacobian"``: the curvature is E ||dc/dP||^2, whatever the loss and the labels. The mean is over
+    classes, the axis after the samples'; a single output has nothing to be centred on, and stays as it is.
+    """
+
+    mean = True
+    name = "centred outputs"
+    needs_targets = False
+
+    @staticmethod
+    def _classes(shape: tuple[int, ...]) -> int:
+        return shape[1] if len(shape) > 1 else 1
+
+    def rank(self, shape: tuple[int, ...]) -> int:
+        """K - 1 per position, or one per entry where nothing is centred."""
+        K = self._classes(shape)
+        return prod(shape) if K == 1 else (K - 1) * prod(shape[2:])
+
+    def check(self, outputs: Tensor, targets: Tensor | None) -> None:
+        """Any targets will do, where there is one axis of classes; of several, their shape tells which."""
+        if targets is None:
+            refuse_guess("the centring of classes", outputs)
+        elif outputs.dim() > 2:
+            check_class_axis(outputs, targets)
+            if targets.shape not in (outputs.shape, (outputs.shape[0], *outputs.shape[2:])):
+                refuse_guess("the centring of classes", outputs)
+
+    def weight(self, outputs: Tensor, targets: Tensor | None) -> float:
+        """Samples, times positions."""
+        return float(outputs.numel() // self._classes(tuple(outputs.shape)))
+
+    def total(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
+        """Half of ||c||^2, summed."""
+        centred = outputs - outputs.mean(1, keepdim=True) if self._classes(tuple(outputs.shape)) > 1 else outputs
+        return centred.square().sum() / 2
+
+    def energy(self, outputs: Tensor) -> float:
+        """||c||^2, summed."""
+        return 2 * float(self.total(wide(outputs), None))
+
+    def second_derivative(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
+        """One, where nothing is centred."""
+        return torch.ones_like(outputs)
+
+    def columns(self, outputs: Tensor, targets: Tensor | None) -> Columns:
+        """I - 11^T/K is K times the softmax's matrix at p = 1/K."""
+        K = self._classes(tuple(outputs.shape))
+        if K == 1:
+            return super().columns(outputs, None)
+        positions = prod(outputs.shape[2:])
+        p = wide(outputs.new_ones(1, positions, K)) / K
+        columns = softmax_columns(p, p.new_full((1, positions), K), outputs[:1])
+        expand = (len(outputs), *[-1] * outputs.dim())
+        return Columns(columns.rank, lambda start, stop: columns.slice(start, stop).expand(expand))

@@ -1,0 +1,129 @@
+"""Softmax cross-entropy."""
+
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import LossError
+from .loss import Columns, Loss
+from .softmax import softmax_columns
+from .wording import check_class_axis, described, refuse_guess, shape_of, wide, wide_type
+
+
+class CrossEntropy(Loss):
+    """Softmax cross-entropy on logits (n, K) or (n, K, *positions), with everything nn.CrossEntropyLoss takes."""
+
+    def __init__(self, criterion: nn.CrossEntropyLoss):
+        self.class_weight = criterion.weight
+        self.smoothing = criterion.label_smoothing
+        self.ignore = criterion.ignore_index
+        self.mean = criterion.reduction == "mean"
+        self.name = described(criterion, "weight", "label_smoothing", "ignore_index", "reduction")
+        if self.class_weight is not None and not bool(
+            (self.class_weight >= 0).all() & self.class_weight.isfinite().all()
+        ):
+            raise LossError(
+                "CrossEntropyLoss has a class weight that is negative or not finite: not convex in the outputs"
+            )
+
+    @property
+    def needs_targets(self) -> bool:
+        """Without class weights every sample weighs the same, whatever its label."""
+        return self.class_weight is not None
+
+    def rank(self, shape: tuple[int, ...]) -> int:
+        """K - 1 per position."""
+        return (shape[1] - 1) * prod(shape[2:])
+
+    def check(self, outputs: Tensor, targets: Tensor | None) -> None:
+        """Class indices (n, *positions), or class probabilities shaped like the outputs."""
+        if outputs.dim() < 2:
+            raise LossError(f"CrossEntropyLoss expects outputs (n, classes), got {shape_of(outputs)}")
+        classes = outputs.shape[1]
+        if self.class_weight is not None and self.class_weight.numel() != classes:
+            raise LossError(
+                f"CrossEntropyLoss has {self.class_weight.numel()} class weights, the outputs {classes} classes"
+            )
+        if targets is None:
+            if self.needs_targets:
+                raise LossError("CrossEntropyLoss with class weights needs targets: pass data=(inputs, targets)")
+            refuse_guess("CrossEntropyLoss", outputs)
+            return
+        check_class_axis(outputs, targets)
+        if targets.dtype.is_floating_point:
+            if targets.shape != outputs.shape:
+                raise LossError(
+                    f"expected targets as class indices {(outputs.shape[0], *outputs.shape[2:])} or probabilities "
+                    f"{tuple(outputs.shape)}, got {shape_of(targets)}; if that is a second input, pass ((a, b), None)"
+                )
+            if not bool(((targets >= 0) & targets.isfinite()).all()):
+                raise LossError("CrossEntropyLoss expects probabilities as targets, some are negative or not finite")
+            return
+        expected = (outputs.shape[0], *outputs.shape[2:])
+        if targets.shape != expected or targets.dtype not in (torch.int64, torch.uint8):
+            hint = "" if targets.dtype.is_floating_point or targets.shape != expected else ": use targets.long()"
+            raise LossError(
+                f"expected targets of shape {expected} and type torch.int64 for outputs "
+                f"{tuple(outputs.shape)}, got {shape_of(targets)}{hint}"
+            )
+        labels = targets.long()
+        wrong = labels[self._kept(targets) & ((labels < 0) | (labels >= classes))]
+        if wrong.numel():
+            raise LossError(f"target {int(wrong[0])} is not a class: the outputs have {classes} classes")
+
+    def any_targets(self, outputs: Tensor) -> Tensor:
+        """The first class throughout."""
+        return torch.zeros_like(outputs[:, 0], dtype=torch.int64)
+
+    def total(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
+        """As torch computes it."""
+        if targets is None:
+            raise LossError("the value of CrossEntropyLoss needs targets: pass data=(inputs, targets)")
+        return F.cross_entropy(
+            outputs,
+            targets if targets.dtype.is_floating_point else targets.long(),
+            weight=self._on(outputs),
+            ignore_index=self.ignore,
+            reduction="sum",
+            label_smoothing=self.smoothing,
+        )
+
+    def _on(self, outputs: Tensor) -> Tensor | None:
+        return None if self.class_weight is None else self.class_weight.to(outputs)
+
+    def _kept(self, targets: Tensor) -> Tensor:
+        return targets.long() != self.ignore  # a byte compared with -100 is compared with 156
+
+    def weight(self, outputs: Tensor, targets: Tensor | None) -> float:
+        """The class weights of the targets; the number of targets where there are none."""
+        if targets is None or targets.dtype.is_floating_point:
+            return float(outputs.numel() // outputs.shape[1])
+        kept = self._kept(targets)
+        if self.class_weight is None:
+            return float(kept.sum())
+        return float(wide(self.class_weight.to(outputs.device))[targets[kept].long()].sum())
+
+    def _coefficient(self, outputs: Tensor, targets: Tensor | None) -> Tensor | None:
+        """How much of diag(p) - pp^T each target adds: the class weights of its (smoothed) distribution."""
+        if targets is None:
+            return None
+        classes = outputs.shape[1]
+        w = torch.ones(classes) if self.class_weight is None else self.class_weight
+        w = wide(w.to(outputs.device)).view(-1, *[1] * (outputs.dim() - 2))
+        if targets.dtype.is_floating_point:
+            smooth = wide(targets) * (1 - self.smoothing) + self.smoothing / classes
+            return (smooth * w).sum(1)
+        kept = self._kept(targets)
+        if self.class_weight is None and bool(kept.all()):
+            return None
+        chosen = w.flatten()[torch.where(kept, targets.long(), 0)]
+        return kept * ((1 - self.smoothing) * chosen + self.smoothing * w.mean())
+
+    def columns(self, outputs: Tensor, targets: Tensor | None) -> Columns:
+        """The factor of diag(p) - pp^T at every position, times the root of what the target weighs."""
+        n, K = outputs.shape[:2]
+        logits = outputs.flatten(2).movedim(1, -1) if outputs.dim() > 2 else outputs
+        p = logits.softmax(-1, dtype=wide_type(outputs)).view(n, -1, K)
+        return softmax_columns(p, self._coefficient(outputs, targets), outputs)

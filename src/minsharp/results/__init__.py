@@ -1,0 +1,1 @@
+"""What measurements return: frozen, printable, mergeable."""

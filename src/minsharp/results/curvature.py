@@ -1,0 +1,171 @@
+"""What a measurement returns: frozen, printable, mergeable."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any, Literal, Self
+
+from torch import Tensor
+
+from ..errors import InputError
+from ..frozen import Frozen, FrozenDict
+from ..graph.records import Graph
+from ..text import count, number, percent, plain_table, printable
+from .sums import CurvatureSum
+
+Kind = Literal["hessian", "ggn", "jacobian"]
+_HEAD = ("parameter", "trace", "share", "exact")
+MATRICES: Mapping[Kind, str] = {"hessian": "Hessian", "ggn": "Gauss-Newton", "jacobian": "Jacobian"}
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class _Curvature(Frozen):
+    """What a trace and a diagonal have in common.
+
+    ``kind`` is "hessian", "ggn" or "jacobian"; ``exact`` tells for each parameter whether the Gauss-Newton matrix is
+    the Hessian (under "jacobian" there is nothing to differ from: always).
+    ``a + b`` of the results for two parts of the data is the result for both, and ``sum`` of a list of them for all;
+    a parameter is exact in it if it is in each. What a result hands out is a copy: changing it changes no result.
+    """
+
+    sum: CurvatureSum
+    kind: Kind
+    loss: str
+    mean: bool
+    exact: Mapping[str, bool]
+    graph: Graph | None = field(default=None, compare=False)
+
+    @property
+    def samples(self) -> int:
+        """How many samples went in."""
+        return self.sum.samples
+
+    @property
+    def energy(self) -> float:
+        """The mean squared norm of the centred outputs; zero unless ``kind`` is "jacobian"."""
+        return self.sum.energy / self._divisor
+
+    @property
+    def _divisor(self) -> float:
+        return self.sum.weight if self.mean else 1.0
+
+    def __add__(self, other: Self) -> Self:
+        if not isinstance(other, _Curvature):
+            return NotImplemented
+        self._refuse_unlike(other)
+        exact = {name: claim and other.exact[name] for name, claim in self.exact.items()}
+        same = self.graph is not None and other.graph is not None and self.graph.same_as(other.graph)
+        return type(self)(self.sum + other.sum, self.kind, self.loss, self.mean, exact, self.graph if same else None)
+
+    def __radd__(self, other: int) -> Self:
+        return self if other == 0 and isinstance(other, int) else NotImplemented  # what sum() starts from
+
+    def _refuse_unlike(self, other: "_Curvature") -> None:
+        """Only results of one quantity add up, over the same parameters under the same loss."""
+        mine, yours = self._identity(), other._identity()
+        unlike = [f"{name} {mine[name]} and {yours[name]}" for name in mine if mine[name] != yours[name]]
+        if unlike:
+            raise InputError(f"these results measure different things: {'; '.join(unlike)}")
+        for name, tensor in self.sum.sums.items():
+            if tensor.shape != other.sum.sums[name].shape:
+                shapes = f"{tuple(tensor.shape)} and {tuple(other.sum.sums[name].shape)}"
+                raise InputError(f"these results are of different networks: '{name}' has the shapes {shapes}")
+
+    def _identity(self) -> dict[str, Any]:
+        """What has to agree between results that add up."""
+        return {
+            "a": type(self).__name__,
+            "curvature": self.kind,
+            "loss": self.loss,
+            "mean over samples": self.mean,
+            "parameters": sorted(self.sum.sums),
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "graph": None}  # what the network does is not part of the numbers
+
+    @property
+    def _totals(self) -> Mapping[str, float]:
+        raise NotImplementedError
+
+    @property
+    def _title(self) -> str:
+        return f"{MATRICES[self.kind]} trace of {printable(self.loss)} over {count(self.samples)} samples"
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        total = sum(self._totals.values())
+        rows = []
+        for name, value in self._totals.items():
+            share = percent(value / total if total else None)
+            rows.append((printable(name), number(value), share, "yes" if self.exact[name] else "no"))
+        return [*rows, ("total", number(total), "", "yes" if all(self.exact.values()) else "no")]
+
+    def __repr__(self) -> str:
+        *rows, total = self._rows()
+        return f"{self._title}\n{plain_table(_HEAD, rows, total=total)}"
+
+    def _repr_html_(self) -> str:
+        cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self._rows())
+        head = "".join(f"<th>{name}</th>" for name in _HEAD)
+        body = f"<thead><tr>{head}</tr></thead><tbody>{cells}</tbody>"
+        return f"<table><caption>{escape(self._title)}</caption>{body}</table>"
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "curvature": self.kind,
+            "loss": self.loss,
+            "samples": self.samples,
+            "exact": dict(self.exact),
+        }
+
+
+class Trace(_Curvature):
+    """The trace of each parameter's block of the Hessian (or Gauss-Newton) matrix."""
+
+    @property
+    def by_parameter(self) -> Mapping[str, float]:
+        """Tr[H_P] for each parameter P."""
+        return FrozenDict({name: float(value) / self._divisor for name, value in self.sum.sums.items()})
+
+    @property
+    def total(self) -> float:
+        """Tr[H]."""
+        return sum(self.by_parameter.values())
+
+    @property
+    def _totals(self) -> Mapping[str, float]:
+        return self.by_parameter
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain Python: ready for json."""
+        return {"total": self.total, "by_parameter": dict(self.by_parameter), **self._facts()}
+
+
+class Diagonal(_Curvature):
+    """The diagonal of the Hessian (or Gauss-Newton) matrix, one tensor per parameter, in float64."""
+
+    @property
+    def by_parameter(self) -> Mapping[str, Tensor]:
+        """DIAG[H_P], shaped like P; tensors of their own each time."""
+        return FrozenDict({name: value / self._divisor for name, value in self.sum.sums.items()})
+
+    @property
+    def total(self) -> float:
+        """Tr[H]: the sum of all entries."""
+        return sum(self._totals.values())
+
+    @property
+    def trace(self) -> Trace:
+        """The traces that the diagonal adds up to."""
+        sums = {name: value.sum() for name, value in self.sum.sums.items()}
+        whole = CurvatureSum(sums, self.sum.weight, self.samples, self.sum.energy)
+        return Trace(whole, self.kind, self.loss, self.mean, self.exact, self.graph)
+
+    @property
+    def _totals(self) -> Mapping[str, float]:
+        return {name: float(value.sum()) / self._divisor for name, value in self.sum.sums.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain Python: ready for json."""
+        entries = {name: value.tolist() for name, value in self.by_parameter.items()}
+        return {"total": self.total, "by_parameter": entries, **self._facts()}

@@ -1,0 +1,175 @@
+"""Data of any form as a stream of chunks of the size the engine wants."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..errors import InputError
+from .inputs import Inputs, describe, tensors_of
+
+Data = Tensor | tuple[Any, Any] | Mapping[str, Any] | Iterable[Any]
+
+_FORMS = (
+    "expected a tensor of inputs, a pair (inputs, targets), or an iterable of such batches (a DataLoader); "
+    "several inputs go in a tuple or a dict: ((a, b), targets)"
+)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some samples: inputs, and targets if there are any."""
+
+    inputs: Inputs
+    targets: Tensor | None
+
+    @cached_property
+    def _samples(self) -> int:
+        return int(tensors_of(self.inputs)[0].shape[0])
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def part(self, start: int, stop: int) -> "Batch":
+        """The samples of a range."""
+        if start == 0 and stop >= len(self):
+            return self
+        inputs = pytree.tree_map(lambda t: t[start:stop], self.inputs)
+        return Batch(inputs, None if self.targets is None else self.targets[start:stop])
+
+    def to(self, device: torch.device) -> "Batch":
+        """The samples on a device."""
+        if all(t.device == device for given in self.given for t in tensors_of(given)):
+            return self
+        return Batch(*pytree.tree_map_only(Tensor, lambda t: t.to(device), (self.inputs, self.targets)))
+
+    def double(self) -> "Batch":
+        """The samples in double precision; whole numbers stay as they are."""
+        return Batch(*pytree.tree_map_only(Tensor, _double, (self.inputs, self.targets)))
+
+    @property
+    def given(self) -> tuple[Any, ...]:
+        """The samples as a user would give them: inputs, and targets if there are any."""
+        return (self.inputs,) if self.targets is None else (self.inputs, self.targets)
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.dtype.is_floating_point else tensor
+
+
+def _batch(given: Any) -> Batch:
+    """One batch: inputs, or a pair of inputs and targets."""
+    inputs: Any
+    targets: Any
+    if isinstance(given, Tensor | Mapping):
+        inputs, targets = given, None
+    elif isinstance(given, tuple | list) and len(given) == 1:
+        inputs, targets = given[0], None
+    elif isinstance(given, tuple | list) and len(given) == 2:
+        inputs, targets = given
+    else:
+        raise InputError(f"a batch is {describe(given)}; {_FORMS}")
+    if isinstance(inputs, list):
+        inputs = tuple(inputs)
+    leaves = tensors_of(inputs)
+    if not leaves or not all(isinstance(t, Tensor) and t.dim() for t in leaves):
+        raise InputError(f"the inputs of a batch are {describe(inputs)}; {_FORMS}")
+    if any(t.layout != torch.strided for t in leaves):
+        raise InputError("the inputs are sparse; pass them as dense tensors: inputs.to_dense()")
+    if targets is not None and not isinstance(targets, Tensor):
+        raise InputError(f"the targets of a batch are {describe(targets)}, expected a tensor; {_FORMS}")
+    n = leaves[0].shape[0]
+    if targets is not None and (targets.dim() == 0 or targets.shape[0] != n):
+        raise InputError(f"{n} inputs, but targets of shape {tuple(targets.shape)}; {_FORMS}")
+    for leaf in leaves:
+        if leaf.shape[0] != n:
+            raise InputError(f"the inputs hold different numbers of samples: {describe(inputs)}")
+    if any(t.is_inference() for t in (*leaves, *([] if targets is None else [targets]))):
+        inputs, targets = pytree.tree_map_only(Tensor, _tracked, (inputs, targets))
+    return Batch(inputs, targets)
+
+
+def _tracked(tensor: Tensor) -> Tensor:
+    """A tensor that autograd may hold on to, also where it was made in inference mode."""
+    with torch.inference_mode(False):
+        return tensor.clone()
+
+
+def _is_one_batch(data: Any) -> bool:
+    if isinstance(data, Tensor | Mapping):
+        return True
+    pair = isinstance(data, tuple) and len(data) == 2
+    return pair and (data[1] is None or isinstance(data[1], Tensor))
+
+
+def batches(data: Data) -> Iterator[Batch]:
+    """The batches of the data as they come, empty ones left out."""
+    if _is_one_batch(data):
+        stream: Iterator[Any] = iter([data])
+    elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
+        stream = iter(data)
+    else:
+        raise InputError(f"the data is {describe(data)}; {_FORMS}")
+    return (batch for batch in map(_batch, stream) if len(batch))
+
+
+def held(data: Data) -> list[tuple[Any, ...]]:
+    """All batches, to be read more than once."""
+    return [batch.given for batch in batches(data)]
+
+
+def first_of(stream: Iterator[Batch]) -> tuple[Batch, Iterator[Batch]]:
+    """The first batch, and the whole stream with it."""
+    first = next(stream, None)
+    if first is None:
+        raise InputError(f"the data is empty: it holds no sample; {_FORMS}")
+
+    def whole() -> Iterator[Batch]:
+        yield first
+        yield from stream
+
+    return first, whole()
+
+
+def count(data: Data) -> int | None:
+    """The number of samples, where it can be known beforehand."""
+    if _is_one_batch(data):
+        return len(_batch(data))
+    dataset = getattr(data, "dataset", None)
+    if dataset is not None and hasattr(dataset, "__len__") and not getattr(data, "drop_last", False):
+        return len(dataset)
+    return sum(len(_batch(b)) for b in data) if isinstance(data, list) else None
+
+
+def chunks(stream: Iterator[Batch], size: int) -> Iterator[Batch]:
+    """The same samples in chunks of one size, whatever the batches were; the last may be smaller."""
+    waiting: list[Batch] = []
+    held = 0
+    for batch in stream:
+        start = 0
+        while start < len(batch):
+            part = batch.part(start, start + size - held)
+            waiting.append(part)
+            start += len(part)
+            held += len(part)
+            if held == size:
+                yield _joined(waiting)
+                waiting, held = [], 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(parts: list[Batch]) -> Batch:
+    if len(parts) == 1:
+        return parts[0]
+    forms = list(dict.fromkeys(describe((p.part(0, 0).inputs, p.part(0, 0).targets)) for p in parts))
+    if len(forms) > 1:
+        raise InputError(f"the batches differ in form: {'; then '.join(forms)}; {_FORMS}")
+    columns = zip(*(tensors_of(p.inputs) for p in parts), strict=True)
+    inputs = pytree.tree_unflatten([torch.cat(c) for c in columns], pytree.tree_structure(parts[0].inputs))
+    targets = [p.targets for p in parts if p.targets is not None]
+    return Batch(inputs, torch.cat(targets) if targets else None)

@@ -1,0 +1,168 @@
+"""Models as they come: outputs in containers, hooks, caches, operations that nothing needs; only our errors leave."""
+
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import minsharp as ms
+from minsharp.reference import estimators
+from tests.support.networks import D, Own, X, Y, oracle, plain
+
+
+class Named(NamedTuple):
+    logits: Tensor
+    features: Tensor
+
+
+@dataclass
+class Output:
+    logits: Tensor
+    features: Any = None
+
+
+OUTPUTS: dict[str, Callable[[Any, Tensor], Any]] = {
+    "a dict": lambda m, x: {"logits": plain(m, x), "features": m.b(x), "mean": m.b(x).mean(0)},
+    "an ordered dict": lambda m, x: OrderedDict(loss=None, logits=plain(m, x)),
+    "a named tuple": lambda m, x: Named(plain(m, x), x),
+    "an object": lambda m, x: Output(plain(m, x), [m.b(x)]),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_logits_are_taken_out(name: str) -> None:
+    """By the engine and by plain autograd alike; what only the other outputs use is not used."""
+    model, expected = Own(OUTPUTS[name]), ms.hessian_trace(Own(plain), X).by_parameter
+    assert ms.hessian_trace(model, X).by_parameter == expected
+    assert "b.weight" not in ms.read(model, X).parameters
+    other = estimators.baseline_diagonal(model, (X, Y)).by_parameter
+    assert {n: float(d.sum()) for n, d in other.items()} == pytest.approx(expected)
+    assert ms.verify(model, X, ms.minimum_sharpness(model, X)).holds
+
+
+def test_other_outputs_are_named() -> None:
+    with pytest.raises(ms.ReadError, match=r"returns \{'scores': a tensor of shape \(n, 3\), torch.float64\}"):
+        ms.read(Own(lambda m, x: {"scores": plain(m, x)}), X)
+
+
+def rope(m: Any, x: Tensor) -> Any:
+    positions = (x > 0).int().cumsum(1).clamp_max(5)
+    return m.head(m.a(x).relu() * m.buffer[positions])
+
+
+DEAD: dict[str, Callable[[Any, Tensor], Any]] = {
+    "random": lambda m, x: (torch.rand(1), torch.randn_like(m.b(x)), plain(m, x))[-1],
+    "complex": lambda m, x: (torch.fft.fft(m.b(x)), plain(m, x))[-1],
+    "mixing": lambda m, x: ((m.b(x) @ m.b(x).T).sum() + m.b(x).mean(), plain(m, x))[-1],
+    "an assertion": lambda m, x: (torch._assert(x.shape[0] > 1, "few"), plain(m, x))[-1],
+    "a branch": lambda m, x: (torch.cond((x > 0).any(), lambda v: m.b(v), lambda v: -m.b(v), (x,)), plain(m, x))[-1],
+}
+
+
+@pytest.mark.parametrize("name", DEAD)
+def test_what_nothing_needs_is_dropped(name: str) -> None:
+    network = ms.read(Own(DEAD[name]), X)
+    assert [operation.name for operation in network.graph.operations] == ["linear", "relu", "linear"]
+    assert list(network.parameters) == ["a.weight", "a.bias", "head.weight", "head.bias"]
+    assert not [name for name, value in network.graph.values.items() if value.kind == "constant"]
+
+
+LIVE: dict[str, Callable[[Any, Tensor], Any]] = {
+    "an empty cache": lambda m, x: m.head(
+        torch.cat([torch.tensor([], dtype=D), m.a(x).view(-1, 2, 3)], -2).flatten(1).relu()
+    ),
+    "an empty cache of another type": lambda m, x: m.head(torch.cat([torch.tensor([]), m.a(x)], -1).relu()),
+    "an empty axis": lambda m, x: m.head(torch.cat([m.a(x)[:, :0], m.a(x)], 1)),
+    "whole numbers": rope,
+    "a view": lambda m, x: m.head(m.a(x).view(-1, 2, 3).transpose(1, 2).contiguous().view(x.shape[0], -1)),
+    "a copy": lambda m, x: m.head(torch.empty_like(x).copy_(m.a(x)).relu()),
+    "a weight that is copied": lambda m, x: x @ torch.empty(3, 6, dtype=D).copy_(m.head.weight).T,
+    "a checkpoint": lambda m, x: m.head(checkpoint(lambda v: m.a(v).relu(), x, use_reentrant=False)),
+    "a buffer that counts": lambda m, x: (m.buffer.add_(1), plain(m, x))[-1],
+}
+
+
+@pytest.mark.parametrize("name", LIVE)
+def test_models_as_they_come(name: str) -> None:
+    model = Own(LIVE[name])
+    before = model.buffer.clone()
+    found = ms.hessian_trace(model, (X, Y)).by_parameter
+    assert torch.equal(model.buffer, before)
+    for parameter, expected in oracle(model).items():
+        assert found.get(parameter, 0.0) == pytest.approx(expected, rel=1e-9, abs=1e-14)
+
+
+def tripled(module: nn.Module, into: Any, out: Any) -> Any:
+    return tuple(None if gradient is None else 3 * gradient for gradient in into)
+
+
+def test_hooks() -> None:
+    """Those of forward are part of the network, those of backward are not."""
+    plainly = ms.hessian_trace(Own(plain), X)
+    model = Own(plain)
+    for module in model.modules():
+        module.register_full_backward_hook(lambda *_: None)
+        module.register_full_backward_pre_hook(lambda *_: None)
+    model.a.register_full_backward_hook(tripled)
+    assert ms.hessian_trace(model, X).by_parameter == plainly.by_parameter
+    assert str(ms.symmetries(model, X, "neuron")) == str(ms.symmetries(Own(plain), X, "neuron"))
+    model.a.register_forward_pre_hook(lambda _, inputs: (2 * inputs[0],))
+    model.register_forward_hook(lambda _, __, outputs: 3 * outputs)  # on the model itself
+    doubled = ms.hessian_trace(Own(lambda m, x: 3 * plain(m, 2 * x)), X)
+    assert ms.hessian_trace(model, X).by_parameter == pytest.approx(doubled.by_parameter, rel=1e-12)
+
+
+def test_records_do_not_ask_for_the_default_type() -> None:
+    network = ms.read(Own(lambda m, x: plain(m, x + torch.ones(6))).float(), X.float())
+    before = ms.hessian_trace(network, X.float()).total
+    torch.set_default_dtype(D)
+    try:
+        assert ms.hessian_trace(network, X.float()).total == before
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_network_pickles() -> None:
+    model: Any = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    network = ms.read(model, X)
+    again = pickle.loads(pickle.dumps(network))
+    assert ms.hessian_trace(again, X).by_parameter == ms.hessian_trace(network, X).by_parameter
+
+
+BAD: dict[str, tuple[Callable[[], Any], Any, str]] = {
+    "a number": (lambda: nn.Linear(6, 3), torch.tensor(1.0), "a single number"),
+    "meta": (lambda: nn.Linear(6, 3), torch.zeros(2, 6, device="meta"), "meta device"),
+    "nothing": (lambda: nn.Linear(6, 3), None, "expected inputs as a tensor"),
+    "no samples": (lambda: nn.Linear(6, 3), torch.zeros(0, 6), "the example is empty"),
+    "no outputs": (lambda: Own(lambda m, x: m.a(x)[:, :0]).float(), torch.zeros(2, 6), "nothing in them to measure"),
+    "whole outputs": (lambda: nn.Flatten(), torch.zeros(2, 6).long(), r"the outputs have type torch\.int64"),
+    "no forward": (lambda: nn.ModuleList([nn.Linear(6, 3)]), torch.zeros(2, 6), "missing the required"),
+    "a constant": (lambda: Own(lambda m, x: m.buffer[:3]), X, "samples along its first axis"),
+    "complex": (lambda: nn.Linear(6, 3, dtype=torch.complex64), torch.zeros(2, 6, dtype=torch.complex64), "complex"),
+    "data": (lambda: Own(lambda m, x: m.head(m.a(x).data)), X, r"use tensor\.detach\(\)|Use tensor\.detach\(\)"),
+    "two inputs": (lambda: nn.Bilinear(6, 6, 3), torch.zeros(2, 6), r"\(\(a, b\), None\)"),
+    "a generator": (lambda: Own(lambda m, x: (i for i in x)), X, "returns generator"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_only_our_errors_leave(name: str) -> None:
+    build, example, message = BAD[name]
+    with pytest.raises(ms.MinsharpError, match=message):
+        ms.read(build(), example)
+
+
+def test_sparse_inputs() -> None:
+    with torch.sparse.check_sparse_tensor_invariants(), pytest.raises(ms.InputError, match=r"inputs\.to_dense\(\)"):
+        ms.read(nn.Linear(6, 3), torch.eye(6).to_sparse())
+
+
+def test_empty_axes() -> None:
+    model = Own(lambda m, x: m.head.bias + x @ m.head.weight[:, :0].T)
+    assert ms.hessian_trace(model, X[:, :0]).by_parameter["head.weight"] == 0
