@@ -140,9 +140,9 @@ def _fitting(tensor: Tensor, model: nn.Module) -> Tensor:
 
 
 def _named_data(name: str, data_dir: Path | None) -> tuple[Tensor, Tensor | None]:
-    from .. import data
+    from ..data import load
 
-    held = data.load(name, data_dir, progress=watched())
+    held = load(name, data_dir, progress=watched())
     return held.train_x, held.train_y
 
 

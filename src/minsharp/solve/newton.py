@@ -86,9 +86,10 @@ def polish(look: Look[AnyPlace], x: Array) -> Array:
 def conjugate_gradients(product: Callable[[Array], Array], diagonal: Array, y: Array) -> Array:
     """Solve ``product(x) = y`` to ten digits, for a positive definite matrix of which products and diagonal are known.
 
-    The system is scaled to a diagonal of ones; unknowns with a diagonal of zero stay zero.
+    The system is scaled to a diagonal of ones; unknowns with a diagonal of zero (to rounding) stay zero.
     """
-    scale = np.divide(1.0, np.sqrt(diagonal), out=np.zeros_like(diagonal), where=diagonal > 0).ravel()
+    root = np.sqrt(np.maximum(diagonal, 0.0))
+    scale = np.divide(1.0, root, out=np.zeros_like(root), where=root > 0).ravel()
 
     def scaled(x: Array) -> Array:
         return scale * product((scale * x).reshape(y.shape)).ravel()
