@@ -46,9 +46,7 @@ def test_every_section_has_its_block() -> None:
     headings = {_title(block).split(":")[0] for block in BLOCKS}
     assert {"An operation", "A loss", "A measure"} <= headings
     files = re.findall(r'^```python title="(.*)"$', TEXT, flags=re.M)
-    assert files == [
-        "widths.py"
-    ]  # run as a file in tests/experiments/test_own_experiment.py
+    assert files == ["widths.py"]  # run as a file in tests/experiments/test_own_experiment.py
     assert len(BLOCKS) + len(files) == TEXT.count("```") // 2, "a block of another language runs in no test"
 
 
