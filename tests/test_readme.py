@@ -58,7 +58,7 @@ def test_the_tutorials_commands_run(
 
 def test_every_public_name_is_in_the_reference() -> None:
     page = (ROOT / "docs" / "api.md").read_text()
-    functions = [name for name in ms.__all__ if name[0].islower()]
+    functions = [name for name in ms.__all__ if name[0].islower() and name not in ("laws", "losses", "measures")]
     missing = [name for name in functions if not re.search(rf"::: minsharp[\w.]*\.{name}$", page, flags=re.M)]
     assert missing == []
 

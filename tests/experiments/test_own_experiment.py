@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import minsharp as ms
+from minsharp.cli.main import run as cli
 from minsharp.errors import InputError
 from minsharp.experiments import EXPERIMENTS, Experiment, Results, find, labels, read_results, register, statistics
 from minsharp.report import write_outputs, write_page
@@ -172,3 +173,39 @@ def test_correlations_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert list(labels.LABELS.section.verdicts([few]))
     assert list(labels.LABELS.plots(few))
     assert calls == len(few.models) * len(few.analysis.measures)
+
+
+def test_the_command_line_runs_it(
+    written: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(written[0])
+    out = tmp_path / "own"
+    chosen = ["--set", "widths=[2,4]", "--set", "seeds=[7]", "--out", str(out), "--workers", "1"]
+    assert cli(["reproduce", "run", "widths:WIDTHS", *chosen]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[4:6]] == ["2", "4"]
+    assert cli(["figures", str(out), "--experiment", "widths:WIDTHS"]) == 0
+    page = tmp_path / "page.md"
+    assert cli(["reproduce", "page", str(out), "--write", str(page), "--experiment", "widths:WIDTHS"]) == 0
+    assert "Networks as they are initialised." in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["widths:WIDTHS", "--set", "depth=3"], "widths has no such option; it has widths, seeds, samples"),
+        (["widths:WIDTHS", "--set", "depth"], "expected name=value, as in seeds=[0,1]"),
+        (["widths:NOTHING"], "'widths:NOTHING' is NoneType: expected a minsharp.experiments.Experiment"),
+        (["no_such_module:X"], "cannot import 'no_such_module'"),
+        (["depths"], "no experiment 'depths': expected one of"),
+    ],
+)
+def test_the_command_line_refuses(
+    arguments: list[str],
+    text: str,
+    written: tuple[Path, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(written[0])
+    assert cli(["reproduce", "run", *arguments]) != 0
+    assert text in " ".join(capsys.readouterr().err.replace("\u2502", "").split())

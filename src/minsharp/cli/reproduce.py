@@ -116,22 +116,80 @@ def approximations(
     _run(module.APPROXIMATIONS, plan, place, data, data_dir, workers, force)
 
 
+@app.command(name="run")
+def run_any(
+    name: Annotated[str, typer.Argument(help="package.module:OBJECT, an experiment of your own, or one of these.")],
+    options: Annotated[
+        list[str] | None, typer.Option("--set", help="An option of its plan, as in seeds=[0,1].")
+    ] = None,
+    out: Out = None,
+    data_dir: DataDir = None,
+    workers: Workers = None,
+    force: Force = False,
+) -> None:
+    """Run an experiment of your own, as the others are run; the module that holds it is imported."""
+    from ..experiments import find
+
+    experiment = find(name)
+    plan = _planned(experiment, dict(map(_setting, options or [])))
+    place = out or Path("results") / experiment.name
+    _run(experiment, plan, place, plan.settings.get("data", "digits"), data_dir, workers, force)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """``name=value``, the value as JSON has it, or else as text."""
+    import json
+
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise typer.BadParameter(f"{text[:60]!r}: expected name=value, as in seeds=[0,1]", param_hint="--set")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+def _planned(experiment: "Experiment", options: dict[str, Any]) -> "Plan":
+    """The plan of an experiment, with the options that its own function takes."""
+    import inspect
+
+    known = inspect.signature(experiment.plan).parameters
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise typer.BadParameter(
+            f"{unknown[0]!r}: {experiment.name} has no such option; it has {', '.join(known)}", param_hint="--set"
+        )
+    return experiment.plan(**options)
+
+
+Own = Annotated[
+    list[str] | None, typer.Option("--experiment", help="package.module:OBJECT, where the results are of your own.")
+]
+
+
 @app.command()
 def page(
     folders: Annotated[list[Path], typer.Argument(help="Folders with results.")],
     write: Annotated[Path, typer.Option(help="The Markdown file to write.")] = Path("docs/reproduction.md"),
+    own: Own = None,
 ) -> None:
     """Write the page that sets results beside the published numbers; every number in it comes from the folders."""
+    from ..experiments import find
     from ..report.reproduction import write_page
 
+    for name in own or []:
+        find(name)
     write_page(folders, write)
     typer.echo(printable(write))
 
 
-def figures(out: Annotated[Path, typer.Argument(help="A folder with a results.csv.")]) -> None:
+def figures(out: Annotated[Path, typer.Argument(help="A folder with a results.csv.")], own: Own = None) -> None:
     """Make the figures and the summary of `minsharp reproduce` again, from results.csv alone."""
+    from ..experiments import find
     from ..report.outputs import write_outputs
 
+    for name in own or []:
+        find(name)
     for path in write_outputs(out):
         typer.echo(printable(path))
 
@@ -153,7 +211,7 @@ def _run(
     from ..report.outputs import write_outputs
 
     required("matplotlib", "drawing figures")  # better now than after the work
-    _check_device(plan.settings["device"])
+    _check_device(plan.settings.get("device", "cpu"))
     place = None if data_dir is None else os.path.abspath(data_dir)
     if data != "digits":
         load(data, place, progress=sys.stderr.isatty())  # once, before the workers: they find it in the cache
