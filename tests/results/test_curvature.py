@@ -97,7 +97,8 @@ def every_result(model: nn.Module) -> dict[str, Any]:
 
 
 def test_every_public_type_is_there(model: nn.Module) -> None:
-    public = {name for name in ms.__all__ if isinstance(getattr(ms, name), type) and not name.endswith("Error")}
+    named = [(name, getattr(package, name)) for package in (ms, ms.measures) for name in package.__all__]
+    public = {name for name, found in named if isinstance(found, type) and not name.endswith("Error")}
     assert public == set(every_result(model))
 
 

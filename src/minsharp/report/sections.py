@@ -233,7 +233,7 @@ def settings(result: MinimumSharpness, given: Mapping[str, object] | None) -> Co
 
 
 def _versions() -> Iterator[tuple[str, str]]:
-    from .. import __version__
+    from ..version import __version__
 
     yield "minsharp", __version__
     for name in ("torch", "numpy", "scipy"):
