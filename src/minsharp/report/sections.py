@@ -10,6 +10,7 @@ from ..experiments import Results, Scatter, Table
 from ..measures.minimum import MinimumSharpness
 from ..measures.robustness import Measured, NoiseRobustness
 from ..measures.verify import Verification
+from ..version import __version__
 from .charts import TIMES, Curve, Reading, bars, curves, number, ranges, scatter
 
 KINDS = {"hessian": "Hessian", "ggn": "Gauss-Newton matrix", "jacobian": "squared Jacobian"}
@@ -233,8 +234,6 @@ def settings(result: MinimumSharpness, given: Mapping[str, object] | None) -> Co
 
 
 def _versions() -> Iterator[tuple[str, str]]:
-    from ..version import __version__
-
     yield "minsharp", __version__
     for name in ("torch", "numpy", "scipy"):
         try:
