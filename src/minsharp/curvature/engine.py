@@ -79,7 +79,7 @@ class Engine:
             tracked |= {name: self.values[name].requires_grad_() for name in self.schedule.parameters}
         with torch.set_grad_enabled(self.schedule.makes_leaves):
             for operation in self.schedule.prelude:
-                store(tracked, operation, operation.call(operation.bind(tracked)))
+                operation.run(tracked)
         return tracked
 
     def _chunk(self, memory: int | None) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from ..graph.records import Graph, Operation, Samples, Value
+from ..graph.records import Graph, Operation, Samples, Value, dead_after
 from ..graph.slots import Slot
 from ..network.structure import Meeting, Structure
 from ..operations import TABLE, dependence, row
@@ -60,15 +60,11 @@ class Schedule(Structure):
     @cached_property
     def steps(self) -> tuple[Step, ...]:
         """One for every operation that runs on samples, in order."""
-        last: dict[str, int] = {}
-        for i, operation in enumerate(self.operations):
-            last |= {name: i for _, name in operation.reads} | dict.fromkeys(operation.outputs, i)
-        last.pop(self.graph.output)
-        drops: dict[int, list[str]] = {}
-        for name, i in last.items():
-            if self.graph.values.get(name) is None or name in self.varies:
-                drops.setdefault(i, []).append(name)
-        return tuple(self._step(op, tuple(drops.get(i, ()))) for i, op in enumerate(self.operations))
+        dead = dead_after(self.operations, self.graph.output)
+        drops = [
+            tuple(name for name in names if name not in self.graph.values or name in self.varies) for names in dead
+        ]
+        return tuple(self._step(operation, drop) for operation, drop in zip(self.operations, drops, strict=True))
 
     def _step(self, operation: Operation, drop: tuple[str, ...]) -> Step:
         samples: dict[str, Samples | None] = {

@@ -1,6 +1,6 @@
 """A network as plain frozen records: what the reader writes and everything after it reads."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -106,6 +106,10 @@ class Operation:
         positional = [value for name, value in bound.items() if name not in self.keywords]
         return self.target(*positional, **{name: bound[name] for name in self.keywords})
 
+    def run(self, values: dict[str, Any]) -> None:
+        """Run the operation on values by name; adds its results."""
+        store(values, self, self.call(self.bind(values)))
+
     def __getstate__(self) -> dict[str, Any]:
         """An operation of torch goes by its name, for it does not pickle."""
         target = self.target
@@ -171,8 +175,13 @@ class Graph:
     def run(self, values: dict[str, Any]) -> dict[str, Any]:
         """Run every operation on the values of parameters, buffers, constants and inputs; adds the results."""
         for operation in self.operations:
-            store(values, operation, operation.call(operation.bind(values)))
+            operation.run(values)
         return values
+
+    @cached_property
+    def dead_after(self) -> tuple[tuple[str, ...], ...]:
+        """For each operation the values that nothing after it needs."""
+        return dead_after(self.operations, self.output)
 
     def same_as(self, other: "Graph") -> bool:
         """Whether another graph has the same values, operations and constants, line by line."""
@@ -198,6 +207,18 @@ def with_double_types(bound: Mapping[str, Any]) -> dict[str, Any]:
         name: torch.float64 if isinstance(given, torch.dtype) and given.is_floating_point else given
         for name, given in bound.items()
     }
+
+
+def dead_after(operations: Sequence[Operation], output: str) -> tuple[tuple[str, ...], ...]:
+    """For each operation the values that nothing after it needs; the output is needed to the end."""
+    last: dict[str, int] = {}
+    for i, operation in enumerate(operations):
+        last |= {name: i for _, name in operation.reads} | dict.fromkeys(operation.outputs, i)
+    last.pop(output, None)
+    dead: list[list[str]] = [[] for _ in operations]
+    for name, i in last.items():
+        dead[i].append(name)
+    return tuple(map(tuple, dead))
 
 
 def store(values: dict[str, Any], operation: Operation, result: Any) -> None:

@@ -11,7 +11,7 @@ from ..curvature.hessian import hessian_diagonal
 from ..curvature.schedule import Schedule
 from ..errors import InputError
 from ..frozen import Frozen
-from ..graph.records import DEVICE, Graph, Operation, store
+from ..graph.records import DEVICE, Graph, Operation
 from ..losses import Criterion
 from ..network.network import Network
 from ..network.reader import read
@@ -172,7 +172,7 @@ def as_matrices(graph: Graph, parameter: str) -> Callable[[Tensor], Tensor] | No
         values: dict[str, Any] = {parameter: tensor, DEVICE.name: tensor.device}
         for step in steps.prelude if leaf != parameter else ():
             if any(name == parameter or name in values for _, name in step.reads):
-                store(values, step, step.call(step.bind(values)))
+                step.run(values)
         matrices = contraction.matrices(operation, values[leaf])
         assert matrices is not None
         return matrices

@@ -38,14 +38,11 @@ class _Run:
         self.state = network.state()
         self.runs: list[dict[str, Any]] = inputs
         self.seeds = seeds  # batches after the first are copies of it, moved by a rounding error
-        self.last: dict[str, int] = {}
-        for i, operation in enumerate(self.graph.operations):
-            self.last |= {name: i for _, name in operation.reads}
 
     def __iter__(self) -> Iterator[tuple[Operation, list[Mapping[str, Any]]]]:
         """Each operation, and the values of each batch after it."""
         held: dict[str, list[Any]] = {}
-        for i, operation in enumerate(self.graph.operations):
+        for operation, dead in zip(self.graph.operations, self.graph.dead_after, strict=True):
             for _, name in operation.reads:
                 if name in self.state and name not in held:
                     held[name] = self._versions(name)
@@ -54,7 +51,7 @@ class _Run:
                 known[DEVICE.name] = self.state[DEVICE.name]
                 store(run, operation, self._called(operation, known))
             yield operation, list(self.runs)
-            for name in {name for _, name in operation.reads if self.last[name] == i and name != self.graph.output}:
+            for name in dead:
                 held.pop(name, None)
                 for run in self.runs:
                     run.pop(name, None)

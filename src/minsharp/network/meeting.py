@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ReadError
-from ..graph.records import Graph, Operation, Value, store
+from ..graph.records import Graph, Operation, Value
 
 
 def check_derivatives_apart(graph: Graph, values: Mapping[str, Any]) -> None:
@@ -38,7 +38,7 @@ class _Watch:
         """The outputs."""
         self.leaves = [value for value in values.values() if isinstance(value, Tensor) and value.requires_grad]
         for operation in self.graph.operations:
-            store(values, operation, operation.call(operation.bind(values)))
+            operation.run(values)
             for name in operation.outputs:
                 value, made = self.graph.values.get(name), values[name]
                 if value is not None and value.samples is not None and made.requires_grad:

@@ -71,22 +71,17 @@ class Trial:
 
     def _both(self) -> Iterator[tuple[Operation, dict[str, Any], dict[str, Any]]]:
         """Both networks side by side, operation by operation; values live from their first use to their last."""
-        last = {name: op for op in self.graph.operations for name in (*op.outputs, *(n for _, n in op.reads))}
-        last.pop(self.graph.output, None)
-        dead: dict[Operation, list[str]] = {}
-        for name, operation in last.items():
-            dead.setdefault(operation, []).append(name)
         before: dict[str, Any] = {**self.inputs, DEVICE.name: torch.device("cpu")}
         after = dict(before)
         with torch.no_grad():
-            for operation in self.graph.operations:
+            for operation, dead in zip(self.graph.operations, self.graph.dead_after, strict=True):
                 for _, name in operation.reads:
                     if name not in before:
                         before[name], after[name] = self._held(name)
                 for values in (before, after):
                     store(values, operation, operation.call(with_double_types(operation.bind(values))))
                 yield operation, before, after
-                for name in dead.get(operation, ()):
+                for name in dead:
                     del before[name], after[name]
 
     def _held(self, name: str) -> tuple[Any, Any]:
