@@ -343,6 +343,24 @@ def test_a_loss_in_double_is_the_same_loss() -> None:
     assert torch.equal(double.A, single.A.double())
 
 
+def test_what_is_checked_in_double_precision_has_a_loss_in_double_precision() -> None:
+    class Careless(Metric):
+        """Does not convert its own tensors to the type of the outputs."""
+
+        def total(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
+            assert targets is not None
+            return ((outputs - targets) @ self.A).square().sum() / 2
+
+        def columns(self, outputs: Tensor, targets: Tensor | None) -> ms.losses.Columns:
+            return ms.losses.Columns.of(self.A.mT.expand(len(outputs), -1, -1))
+
+    torch.manual_seed(0)
+    model, data = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)), (torch.randn(6, 3), torch.randn(6, 2))
+    loss = Careless(torch.randn(2, 2))
+    assert ms.verify(model, data, ms.minimum_sharpness(model, data, loss), loss).holds
+    assert ms.compare(model, data, loss=loss, measures=["minimum sharpness"])["minimum sharpness"].value
+
+
 def test_a_class_is_no_loss() -> None:
     for given in (Metric, nn.CrossEntropyLoss):
         with pytest.raises(ms.LossError, match=rf"got the class {given.__name__}.*loss={given.__name__}\(\.\.\.\)"):

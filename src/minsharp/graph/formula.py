@@ -80,7 +80,7 @@ _SUM = re.compile(r"\s*sum\((\w+)\)\s*")
 
 
 def _items(name: str, lengths: Mapping[str, int]) -> Slots:
-    """Every place of a list."""
+    """All places of a list argument: tensors -> tensors[0], tensors[1], ..."""
     if name not in lengths:
         raise ValueError(f"{name} is not a list")
     return tuple(Slot(name, i) for i in range(lengths[name]))
