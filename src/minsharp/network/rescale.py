@@ -42,7 +42,7 @@ def rescale(model: nn.Module | Network, scales: Mapping[str, float | Tensor], *,
     with torch.no_grad():
         for name, product in new.values():
             twins[name].copy_(product)
-    return plain(result)
+    return plain(result) if isinstance(model, Network) else result
 
 
 def _scaled(name: str, parameter: Tensor, factor: float | Tensor, exact: bool) -> Tensor:

@@ -84,7 +84,13 @@ def adapted(model: nn.Module, outputs: Pick) -> nn.Module:
             f"{type(model).__name__} has forward hooks, which may change what it returns before outputs={outputs!r} "
             "picks of it. Remove them, or register them on a module inside"
         )
-    same: nn.Module = model.__new__(_class(type(model)))
+    if "forward" in model.__dict__:
+        raise InputError(
+            f"the forward of this {type(model).__name__} was replaced on the instance; outputs={outputs!r} picks of "
+            "what the class's own returns. Let the replacement return the tensor itself"
+        )
+    kind: Any = type(model)
+    same: nn.Module = model.__new__(_class(kind))
     same.__dict__.update(model.__dict__)
     same.__dict__[_OUTPUTS] = outputs
     return same
