@@ -4,6 +4,7 @@ from torch import nn
 
 from ..errors import InputError, LossError, NotExactError
 from ..losses import Centred, Criterion, as_loss
+from ..losses.axis import on_axis
 from ..network.network import Network
 from ..network.reader import read
 from ..progress import bar
@@ -11,6 +12,7 @@ from ..results.curvature import MATRICES, Diagonal, Kind, Trace
 from ..subject.batches import Data, batches, count, first_of
 from ..subject.model import Pattern, counted
 from ..subject.modes import plain_mode
+from ..subject.outputs import Pick
 from .engine import Engine
 from .quantities import DIAGONAL, TRACE, Measured, Quantity, Result
 
@@ -22,6 +24,8 @@ def hessian_trace(
     *,
     parameters: Pattern = None,
     curvature: Kind = "hessian",
+    outputs: Pick = None,
+    class_axis: int | None = None,
     memory: int | None = None,
     progress: bool = False,
 ) -> Trace:
@@ -42,6 +46,10 @@ def hessian_trace(
         parameters: a glob pattern, or several: measure only the parameters whose names match. Without it, every
             parameter that forward uses and that requires a gradient.
         curvature: "hessian", "ggn" or "jacobian".
+        outputs: which of what the model returns is measured: a name, an index, or a function that picks it. Without it,
+            the tensor that it returns, or its ``logits``.
+        class_axis: the axis of the outputs that runs over the classes, where the shape of the targets does not tell: -1
+            for language models, (n, positions, classes).
         memory: working memory in bytes; decides how many samples are taken at a time. Chosen for speed if not given.
         progress: show a progress bar.
 
@@ -53,7 +61,7 @@ def hessian_trace(
     >>> round(hessian_trace(model, torch.tensor([[1.0, 2.0, 2.0]])).total, 4)
     6.75
     """
-    return _measure(TRACE, model, data, loss, parameters, curvature, memory, progress)
+    return _measure(TRACE, model, data, loss, parameters, curvature, outputs, class_axis, memory, progress)
 
 
 def hessian_diagonal(
@@ -63,6 +71,8 @@ def hessian_diagonal(
     *,
     parameters: Pattern = None,
     curvature: Kind = "hessian",
+    outputs: Pick = None,
+    class_axis: int | None = None,
     memory: int | None = None,
     progress: bool = False,
 ) -> Diagonal:
@@ -74,7 +84,7 @@ def hessian_diagonal(
     >>> hessian_diagonal(model, torch.tensor([[1.0, 2.0, 0.0]])).by_parameter["weight"][0]
     tensor([0.1875, 0.7500, 0.0000], dtype=torch.float64)
     """
-    return _measure(DIAGONAL, model, data, loss, parameters, curvature, memory, progress)
+    return _measure(DIAGONAL, model, data, loss, parameters, curvature, outputs, class_axis, memory, progress)
 
 
 @plain_mode()
@@ -85,6 +95,8 @@ def _measure(
     criterion: Criterion | None,
     parameters: Pattern,
     curvature: Kind,
+    outputs: Pick,
+    class_axis: int | None,
     memory: int | None,
     progress: bool,
 ) -> Result:
@@ -94,7 +106,8 @@ def _measure(
         raise InputError(f"memory={memory!r}: expected a number of bytes, as in memory=2**30")
     loss = Centred() if curvature == "jacobian" else as_loss(criterion)
     first, stream = first_of(batches(data))
-    network = read(model, first.inputs)
+    network = read(model, first.inputs, outputs=outputs)
+    loss = on_axis(loss, network.graph.values[network.graph.output].shape, first.targets, class_axis)
     names = counted(network.parameters, parameters)
     if curvature == "hessian":
         _refuse_inexact(network, names)

@@ -8,7 +8,7 @@ from torch import Tensor
 from .loss import Columns
 from .separate import Separate
 from .softmax import softmax_columns
-from .wording import check_class_axis, refuse_guess, wide
+from .wording import wide
 
 
 class Centred(Separate):
@@ -19,6 +19,7 @@ class Centred(Separate):
     """
 
     mean = True
+    has_classes = True
     name = "centred outputs"
     needs_targets = False
 
@@ -32,13 +33,7 @@ class Centred(Separate):
         return prod(shape) if K == 1 else (K - 1) * prod(shape[2:])
 
     def check(self, outputs: Tensor, targets: Tensor | None) -> None:
-        """Any targets will do, where there is one axis of classes; of several, their shape tells which."""
-        if targets is None:
-            refuse_guess("the centring of classes", outputs)
-        elif outputs.dim() > 2:
-            check_class_axis(outputs, targets)
-            if targets.shape not in (outputs.shape, (outputs.shape[0], *outputs.shape[2:])):
-                refuse_guess("the centring of classes", outputs)
+        """Any targets will do, and none."""
 
     def weight(self, outputs: Tensor, targets: Tensor | None) -> float:
         """Samples, times positions."""

@@ -9,11 +9,13 @@ from torch import Tensor, nn
 from ..errors import LossError
 from .loss import Columns, Loss
 from .softmax import softmax_columns
-from .wording import check_class_axis, described, refuse_guess, shape_of, wide, wide_type
+from .wording import described, shape_of, wide, wide_type
 
 
 class CrossEntropy(Loss):
     """Softmax cross-entropy on logits (n, K) or (n, K, *positions), with everything nn.CrossEntropyLoss takes."""
+
+    has_classes = True
 
     def __init__(self, criterion: nn.CrossEntropyLoss):
         self.class_weight = criterion.weight
@@ -49,9 +51,7 @@ class CrossEntropy(Loss):
         if targets is None:
             if self.needs_targets:
                 raise LossError("CrossEntropyLoss with class weights needs targets: pass data=(inputs, targets)")
-            refuse_guess("CrossEntropyLoss", outputs)
             return
-        check_class_axis(outputs, targets)
         if targets.dtype.is_floating_point:
             if targets.shape != outputs.shape:
                 raise LossError(

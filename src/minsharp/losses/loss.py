@@ -62,6 +62,9 @@ class Loss(ABC):
 
     mean: bool = True
     """Whether the criterion divides by the `weight` of all the data."""
+    has_classes: bool = False
+    """Whether one axis of the outputs runs over classes: axis 1, unless `OnAxis` moves it."""
+    class_axis: int = 1
 
     @cached_property
     def name(self) -> str:

@@ -107,14 +107,15 @@ def noise_robustness(
         raise InputError(f"sigmas={sigmas!r}: expected sizes of noise, none negative, as in sigmas=[0.01, 0.1]")
     objective = Objective(model, data, loss, parameters)
     with objective.prepared(), torch.no_grad():
-        still = [_predictions(objective.outputs({}, batch)) for batch in objective.batches]
+        still = [_predictions(objective, objective.outputs({}, batch)) for batch in objective.batches]
         levels = tuple(_level(objective, still, float(sigma), trials, noise, seed) for sigma in sigmas)
     return NoiseRobustness(noise, trials, levels)
 
 
-def _predictions(outputs: Tensor) -> Tensor:
+def _predictions(objective: Objective, outputs: Tensor) -> Tensor:
     """The class; for a single output, its side of zero."""
-    return outputs.argmax(1) if outputs.dim() > 1 and outputs.shape[1] > 1 else outputs > 0
+    axis = objective.loss.class_axis
+    return outputs.argmax(axis) if outputs.dim() > 1 and outputs.shape[axis] > 1 else outputs > 0
 
 
 def _level(objective: Objective, still: list[Tensor], sigma: float, trials: int, noise: Noise, seed: int) -> NoiseLevel:
@@ -150,7 +151,7 @@ def _trial(
     classes = labelled = False
     for batch, before in zip(objective.batches, still, strict=True):
         outputs = objective.outputs(moved, batch)
-        predictions = _predictions(outputs)
+        predictions = _predictions(objective, outputs)
         agree += float((predictions == before).sum())
         count += predictions.numel()
         if batch.targets is not None:

@@ -17,9 +17,10 @@ from ..network.reader import read
 from ..network.rescale import rescale
 from ..reference.objective import Objective, doubled
 from ..subject.batches import Batch, Data, batches
-from ..subject.inputs import call_form, picked
+from ..subject.inputs import call_form
 from ..subject.model import copied, unwrapped
 from ..subject.modes import eval_mode, plain_mode, random_state_kept
+from ..subject.outputs import picked
 from ..text import magnitude, plain_table
 from .minimum import MinimumSharpness
 

@@ -10,9 +10,9 @@ from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
 from ..errors import ReadError
-from ..subject.inputs import picked
 from ..subject.modes import quiet_export
 from ..subject.nodes import mutates
+from ..subject.outputs import picked
 from .regions import inline_regions, is_region
 
 _SIZES = (*range(2, 66), 100, 127, 128, 256, 1000, 1023, 1024, 4096, 10_007)

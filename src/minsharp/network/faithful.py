@@ -15,7 +15,7 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from ..errors import ReadError
-from ..subject.inputs import picked
+from ..subject.outputs import picked
 from .apart import difference, largest, moved
 from .meeting import check_derivatives_apart
 from .network import Network

@@ -18,6 +18,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from ..errors import InputError, ReadError
 from ..subject.model import copied, hook_name, unwrapped
 from ..subject.modes import plain_mode, random_state_kept
+from ..subject.outputs import plain
 from .network import Network
 
 _NORMS: dict[type[nn.Module], type[nn.Module]] = {
@@ -76,7 +77,7 @@ def fold_batchnorm(model: nn.Module | Network) -> nn.Module:
     )
     """
     module = unwrapped(model)
-    result = copied(module)
+    result = plain(copied(module))
     try:
         result.eval()
     except NotImplementedError:  # what torch.export made has no modes, and no layers either

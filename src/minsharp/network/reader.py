@@ -14,6 +14,7 @@ from ..errors import InputError, MinsharpError, ReadError
 from ..subject.inputs import Inputs, call_form, describe
 from ..subject.model import unwrapped
 from ..subject.modes import LOCK, eval_mode, plain_mode, quiet_export, random_state_kept
+from ..subject.outputs import Pick, adapted
 from .apart import FEW, check_samples_apart
 from .export import export
 from .faithful import Alone, check_faithful, run_alone
@@ -21,24 +22,26 @@ from .network import Network
 from .writer import Writer
 
 
-def read(model: nn.Module | Network, example: Inputs) -> Network:
+def read(model: nn.Module | Network, example: Inputs, *, outputs: Pick = None) -> Network:
     """Read a network once, so that measuring it many times need not.
 
     ``example`` is a batch of inputs: a tensor, a tuple of tensors, or a dict of tensors by the names of forward's
-    arguments. Any number of samples will do; sizes other than the batch's stay as they are in the example.
+    arguments. Any number of samples will do; sizes other than the batch's stay as they are in the example. ``outputs``
+    says which of what the model returns is measured, where that is not a tensor or ``logits``: a name, an index, or a
+    function that picks it.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     >>> read(model, torch.zeros(1, 3))
     Network(Sequential: 4 parameters, 3 operations, piecewise linear in each)
     """
-    if isinstance(model, Network):
+    if isinstance(model, Network) and outputs is None:
         return model
-    model = unwrapped(model)
+    module = adapted(unwrapped(model), outputs)
     outside = sys.exception()
     with plain_mode():
         try:
-            network, few, alone = _exported(model, example)
+            network, few, alone = _exported(module, example)
             inputs = dict(zip((v.name for v in network.graph.inputs), few, strict=True))
             check_samples_apart(network, few)
             check_faithful(network, inputs, alone)
@@ -47,8 +50,8 @@ def read(model: nn.Module | Network, example: Inputs) -> Network:
         except Exception as error:
             if _is_interrupt(error, outside):
                 raise KeyboardInterrupt from error
-            _refuse_inputs(model, example)
-            raise ReadError(_export_message(model, error)) from error
+            _refuse_inputs(module, example)
+            raise ReadError(_export_message(module, error)) from error
     return network
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from ..subject.model import copied, unwrapped
 from ..subject.modes import plain_mode
+from ..subject.outputs import plain
 from .network import Network
 
 
@@ -41,7 +42,7 @@ def rescale(model: nn.Module | Network, scales: Mapping[str, float | Tensor], *,
     with torch.no_grad():
         for name, product in new.values():
             twins[name].copy_(product)
-    return result
+    return plain(result) if isinstance(model, Network) else result
 
 
 def _scaled(name: str, parameter: Tensor, factor: float | Tensor, exact: bool) -> Tensor:

@@ -16,12 +16,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import InputError, LossError, MinsharpError, NonFiniteError
 from ..losses import Criterion, Loss, as_loss
+from ..losses.axis import on_axis
 from ..results.curvature import Diagonal
 from ..results.sums import CurvatureSum
 from ..subject.batches import Batch, Data, batches, first_of
-from ..subject.inputs import call_form, describe, picked
+from ..subject.inputs import call_form, describe
 from ..subject.model import Model, Pattern, ReadModel, counted, unwrapped
 from ..subject.modes import LOCK, eval_mode, plain_mode, random_state_kept, without_fast_path
+from ..subject.outputs import picked
 from ..subject.usage import used_parameters
 
 Parameters = dict[str, Tensor]
@@ -56,6 +58,7 @@ class Objective:
         pattern: Pattern = None,
         *,
         need_targets: bool = True,
+        class_axis: int | None = None,
     ):
         self.model = unwrapped(model)
         self.loss: Loss = as_loss(criterion)
@@ -70,6 +73,8 @@ class Objective:
         with self.prepared(), torch.no_grad():
             for i, batch in enumerate(self.batches):
                 outputs = self._first_outputs(batch)
+                if i == 0:
+                    self.loss = on_axis(self.loss, tuple(outputs.shape), batch.targets, class_axis)
                 self.loss.check(outputs, batch.targets)
                 if batch.targets is None and not need_targets:
                     self.batches[i] = Batch(batch.inputs, self.loss.any_targets(outputs))

@@ -65,7 +65,9 @@ def _batch(given: Any) -> Batch:
     """One batch: inputs, or a pair of inputs and targets."""
     inputs: Any
     targets: Any
-    if isinstance(given, Tensor | Mapping):
+    if isinstance(given, Mapping):
+        inputs, targets = _collated(given)
+    elif isinstance(given, Tensor):
         inputs, targets = given, None
     elif isinstance(given, tuple | list) and len(given) == 1:
         inputs, targets = given[0], None
@@ -75,6 +77,8 @@ def _batch(given: Any) -> Batch:
         raise InputError(f"a batch is {describe(given)}; {_FORMS}")
     if isinstance(inputs, list):
         inputs = tuple(inputs)
+    elif isinstance(inputs, Mapping):
+        inputs = dict(inputs)
     leaves = tensors_of(inputs)
     if not leaves or not all(isinstance(t, Tensor) and t.dim() for t in leaves):
         raise InputError(f"the inputs of a batch are {describe(inputs)}; {_FORMS}")
@@ -91,6 +95,12 @@ def _batch(given: Any) -> Batch:
     if any(t.is_inference() for t in (*leaves, *([] if targets is None else [targets]))):
         inputs, targets = pytree.tree_map_only(Tensor, _tracked, (inputs, targets))
     return Batch(inputs, targets)
+
+
+def _collated(given: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor | None]:
+    """A dict of inputs; the ``labels`` that a collator put beside them are the targets."""
+    inputs = dict(given)
+    return inputs, inputs.pop("labels", None)
 
 
 def _tracked(tensor: Tensor) -> Tensor:

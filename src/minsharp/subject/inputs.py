@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..errors import InputError, ReadError
+from ..errors import InputError
 
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
@@ -42,16 +42,3 @@ def call_form(model: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str,
     if isinstance(inputs, tuple | list) and inputs:
         return tuple(inputs), {}
     raise InputError(f"expected inputs as a tensor, a tuple of tensors or a dict of tensors, got {describe(inputs)}")
-
-
-def picked(outputs: Any) -> Tensor:
-    """The tensor that is measured of what a model returns: the tensor itself, or its ``logits``."""
-    if isinstance(outputs, Tensor):
-        return outputs
-    named = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
-    if isinstance(named, Tensor):
-        return named
-    raise ReadError(
-        f"the model returns {describe(outputs)}, expected one tensor of outputs, or a dict or an object with 'logits'. "
-        "Wrap it in a module whose forward returns the logits alone"
-    )

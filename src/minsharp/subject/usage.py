@@ -8,7 +8,7 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .inputs import picked
+from .outputs import picked
 
 
 def used_parameters(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, nn.Parameter]:

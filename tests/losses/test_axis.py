@@ -1,0 +1,90 @@
+"""Classes on another axis than 1: the numbers are those of the permuted network, and nothing is guessed."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import minsharp as ms
+from minsharp.laws import check_loss
+from minsharp.losses import as_loss
+from minsharp.losses.axis import OnAxis
+
+TOKENS = torch.randint(7, (6, 5), generator=torch.Generator().manual_seed(0))
+LABELS = torch.where(torch.arange(30).view(6, 5) % 4 == 0, -100, TOKENS.roll(-1, 1))
+
+
+class Language(nn.Module):
+    """Logits (n, positions, classes), or moved to where torch's criteria have them."""
+
+    def __init__(self, moved: bool = False) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(7, 4), nn.Linear(4, 7)
+        self.moved = moved
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        logits = self.head(self.embed(input_ids).relu())
+        return logits.mT if self.moved else logits
+
+
+def language(moved: bool = False) -> Language:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Language(moved).double()
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [
+        nn.CrossEntropyLoss(),
+        nn.CrossEntropyLoss(reduction="sum", label_smoothing=0.1),
+        nn.CrossEntropyLoss(weight=torch.arange(1.0, 8.0).double()),
+    ],
+)
+def test_the_targets_tell(criterion: nn.Module) -> None:
+    expected = ms.hessian_diagonal(language(True), (TOKENS, LABELS), criterion)
+    for data in ((TOKENS, LABELS), {"input_ids": TOKENS, "labels": LABELS}):
+        found = ms.hessian_diagonal(language(), data, criterion)
+        for name, diagonal in expected.by_parameter.items():
+            assert torch.allclose(found.by_parameter[name], diagonal, rtol=1e-12)
+    assert ms.measures.training_loss(language(), (TOKENS, LABELS), criterion).value == pytest.approx(
+        ms.measures.training_loss(language(True), (TOKENS, LABELS), criterion).value, rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("curvature", ["hessian", "jacobian"])
+def test_the_user_tells(curvature: Any) -> None:
+    expected = ms.hessian_trace(language(True), TOKENS, curvature=curvature, class_axis=1).total
+    assert ms.hessian_trace(language(), TOKENS, curvature=curvature, class_axis=-1).total == pytest.approx(expected)
+    assert ms.hessian_trace(language(), TOKENS, curvature=curvature, class_axis=2).total == pytest.approx(expected)
+
+
+def test_the_laws_hold() -> None:
+    outputs = torch.randn(3, 4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    check_loss(OnAxis(as_loss(nn.CrossEntropyLoss()), -1), outputs, torch.randint(6, (3, 4)))
+
+
+@pytest.mark.parametrize(
+    ("targets", "options", "text"),
+    [
+        (None, {}, r"on outputs of shape \(n, 5, 7\) without targets: which axis runs over the classes cannot be told"),
+        (LABELS[:, :4], {}, r"with targets of shape \(6, 4\): which axis runs over the classes cannot be told"),
+        (LABELS, {"class_axis": 0}, "class_axis=0: the outputs have the shape"),
+        (LABELS, {"class_axis": 3}, "class_axis=3: the outputs have the shape"),
+        (LABELS, {"class_axis": True}, "class_axis=True: expected a number; class_axis=-1"),
+        (LABELS, {"class_axis": -1, "loss": nn.MSELoss()}, "MSELoss has no classes"),
+    ],
+)
+def test_what_is_refused(targets: Tensor | None, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ms.LossError, match=text):
+        ms.hessian_trace(language(), (TOKENS, targets), **options)
+
+
+def test_two_axes_that_would_do() -> None:
+    model, tokens = language(), TOKENS.repeat(1, 2)[:, :7]  # as many positions as classes
+    labels = LABELS.repeat(1, 2)[:, :7]
+    with pytest.raises(ms.LossError, match=r"the classes may be on axis 1 or on the last axis\. Say it: class_axis=-1"):
+        ms.hessian_trace(model, (tokens, labels))
+    expected = ms.hessian_trace(language(True), (tokens, labels), class_axis=1).total
+    assert ms.hessian_trace(model, (tokens, labels), class_axis=-1).total == pytest.approx(expected, rel=1e-12)
