@@ -103,6 +103,8 @@ def check_example(
                 violations += holds(trial)
             except Exception as error:
                 violations.append(f"{law}: raised {type(error).__name__}: {_first_line(error)}")
+    if violations and not trial.finite():
+        raise UnfitError("the call itself makes NaN or infinity of the samples that are drawn")
     if example.free and "scale" in laws and not violations:
         violations += _given_away(trial)
     if "untouched" in laws:

@@ -9,12 +9,11 @@ from torch import Tensor
 from torch.func import functional_call
 
 from ..curvature.schedule import fast_schedule
-from ..errors import InputError
 from ..graph.records import Graph, Operation
 from ..network.network import Network
 from ..network.reader import read
 from ..operations.examples.notation import Example
-from .probe import Entry, Probe, weights
+from .probe import Entry, Probe, UnfitError, weights
 
 TOLERANCE = 1e-9
 
@@ -62,6 +61,15 @@ class Trial:
             values = weights(self.probe, generator) if k else self.values()
             yield values, self.probe.draw(n, 77 + 1000 * self.seed + k)
 
+    def finite(self) -> bool:
+        """Whether the probe by itself makes finite outputs of the weights and samples that the laws are tried on."""
+        draws = [(self.values(), self.probe.draw(n, seed + self.seed)) for n, seed in ((5, 9), (3, 5))]
+        with torch.no_grad():
+            return all(
+                bool(self.outputs(*drawn).isfinite().all())
+                for drawn in (*draws, *self.others(4, 3), *self.others(4, 4))
+            )
+
     @cached_property
     def differentiable(self) -> bool:
         """Whether torch has a derivative for all that the probe does."""
@@ -86,7 +94,7 @@ def begin(name: str, example: Example, sizes: Mapping[str, int], entry: Entry, s
     _temper(trial)
     if name and not trial.calls(trial.graph):
         made = sorted({op.name for op in network.graph.operations if op.module == "call"})
-        raise InputError(f"no operation {name!r} comes up, only {made}")
+        raise UnfitError(f"no operation {name!r} comes up, only {made}")
     return trial
 
 
