@@ -116,7 +116,7 @@ def test_not_a_model() -> None:
     [
         lambda layer, x: (layer(x), x),
         lambda layer, x: {"scores": layer(x)},
-        lambda layer, x: [layer(x)],
+        lambda layer, x: [layer(x), layer(x)],
         lambda layer, x: None,
         lambda layer, x: {"logits": [layer(x)]},
         lambda layer, x: 3.0,

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import minsharp as ms
@@ -169,7 +170,7 @@ class Examiner:
                 self.expect(same(before[name], after[name]), "untouched", f"{name} changed")
 
     def _claims(self) -> None:
-        self.net = self.call("read", lambda: ms.read(self.given, self.inputs))
+        self.net = self.call("read", lambda: ms.read(self.given, self.inputs, class_axis=self.class_axis))
         self.model = self.given if self.case.program.wrapper or self.case.seed % 20 == 0 else self.net
         self.outcome.operations = sorted({op.name for op in self.net.graph.operations})
         scopes = [partial(self._scope, scope) for scope in SCOPES]
@@ -185,8 +186,15 @@ class Examiner:
 
     # trace and diagonal
 
+    @property
+    def class_axis(self) -> int | None:
+        """Torch's, for some outputs have as many positions as classes, and minsharp asks which is which."""
+        criterion = self.case.loss.criterion
+        return 1 if isinstance(criterion, nn.CrossEntropyLoss) or criterion in (None, F.cross_entropy) else None
+
     def measured(self, name: str, function: Any, **options: Any) -> Any:
         data, model = options.pop("data", self.data), options.pop("model", self.net)
+        options |= {} if isinstance(model, ms.Network) else {"class_axis": self.class_axis}
         return self.call(name, lambda: function(model, data, self.case.loss.criterion, **options))
 
     def _curvature(self) -> None:

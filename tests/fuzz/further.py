@@ -59,7 +59,7 @@ def verified(e: "Examiner") -> None:
     if e.case.seed % 12 or not hasattr(e, "diagonal") or e.case.low:
         return
     result = e.call("minimum_sharpness", lambda: ms.minimum_sharpness(e.net, e.diagonal, scope="neuron"))
-    found = e.call("verify", lambda: ms.verify(e.given, e.data, result, e.case.loss.criterion))
+    found = e.call("verify", lambda: ms.verify(e.given, e.data, result, e.case.loss.criterion, class_axis=e.class_axis))
     e.expect(found.holds, "verify", "; ".join(f"{c.claim}: {c.error:.2g}" for c in found.checks if not c.holds))
 
 

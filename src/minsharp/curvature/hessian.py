@@ -106,8 +106,9 @@ def _measure(
         raise InputError(f"memory={memory!r}: expected a number of bytes, as in memory=2**30")
     loss = Centred() if curvature == "jacobian" else as_loss(criterion)
     first, stream = first_of(batches(data))
-    network = read(model, first.inputs, outputs=outputs)
-    loss = on_axis(loss, network.graph.values[network.graph.output].shape, first.targets, class_axis)
+    network = read(model, first.inputs, outputs=outputs, class_axis=class_axis)
+    shape = network.graph.values[network.graph.output].shape
+    loss = on_axis(loss, shape, first.targets, network.class_axis)
     names = counted(network.parameters, parameters)
     if curvature == "hessian":
         _refuse_inexact(network, names)

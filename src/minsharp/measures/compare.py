@@ -25,6 +25,7 @@ from ..results.curvature import Diagonal, Kind
 from ..subject.batches import Data, batches, first_of, held
 from ..subject.model import copied
 from ..subject.modes import eval_mode, plain_mode
+from ..subject.outputs import Pick
 from ..text import count, csv_cell, decimals, magnitude, number, plain_table, printable
 from .catalogue import chosen
 from .registry import Invariance, Measure, Shared
@@ -136,6 +137,8 @@ def compare(
     scope: Scope = "layer",
     drift_samples: int = 10,
     curvature: Kind = "hessian",
+    outputs: Pick = None,
+    class_axis: int | None = None,
     seed: int = 0,
     progress: bool = False,
 ) -> Comparison:
@@ -155,6 +158,7 @@ def compare(
         scope: "layer" or "neuron", of the rescalings.
         drift_samples: how many samples the drift is measured on.
         curvature: "hessian", or "ggn" where the network is not piecewise linear.
+        outputs, class_axis: as for `hessian_trace`.
         seed: of the rescalings.
         progress: show a progress bar.
 
@@ -172,7 +176,7 @@ def compare(
         raise InputError(f"drift_samples={drift_samples!r}: expected 1 or more")
     stream = held(data)
     first, _ = first_of(batches(stream))
-    network = read(model, first.inputs)
+    network = read(model, first.inputs, outputs=outputs, class_axis=class_axis)
     subject = _Subject(network, stream, loss, curvature)
     others = _rescaled(subject, rescalings, scope, drift_samples, seed)
     with bar("measures", len(wanted) * (1 + len(others)), progress) as advance:
@@ -245,7 +249,7 @@ def _rescaled(subject: _Subject, rescalings: int, scope: Scope, samples: int, se
         return []
     module = copied(network.module).double()
     few = _first(subject.data, samples)
-    double = read(module, few[0][0])
+    double = read(module, few[0][0], class_axis=network.class_axis)
     elements = [symmetries.random(seed + k, SPREAD) for k in range(rescalings)]
     networks = [double, *(replace(double, module=rescale(module, scales)) for scales in elements)]
     return [replace(subject, network=one, data=few, loss=doubled(subject.loss)) for one in networks]

@@ -30,6 +30,7 @@ from ..solve.status import Status, StatusText
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
+from ..subject.outputs import Pick
 from ..text import interval, magnitude, number, percent, plain_table
 
 Curvature = Trace | Diagonal
@@ -120,6 +121,8 @@ def minimum_sharpness(
     power_of_two: bool = False,
     curvature: Kind = "hessian",
     parameters: Pattern = None,
+    outputs: Pick = None,
+    class_axis: int | None = None,
     memory: int | None = None,
     progress: bool = False,
 ) -> MinimumSharpness:
@@ -148,9 +151,8 @@ def minimum_sharpness(
         raise InputError(f"scope={scope!r}: expected 'layer' or 'neuron'")
     if measured is None:
         measure: Any = hessian_trace if scope == "layer" else hessian_diagonal
-        measured = measure(
-            model, data, loss, parameters=parameters, curvature=curvature, memory=memory, progress=progress
-        )
+        options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
+        measured = measure(model, data, loss, parameters=parameters, curvature=curvature, **options)
     if scope == "neuron" and isinstance(measured, Trace):
         raise InputError('scope="neuron" needs the diagonal: pass hessian_diagonal(model, data)')
     graph = graph_of(model, measured, "minimum_sharpness")
@@ -321,6 +323,8 @@ def flattest(
     power_of_two: bool = False,
     curvature: Kind = "hessian",
     parameters: Pattern = None,
+    outputs: Pick = None,
+    class_axis: int | None = None,
     memory: int | None = None,
     progress: bool = False,
 ) -> nn.Module:
@@ -346,6 +350,8 @@ def flattest(
         power_of_two=power_of_two,
         curvature=curvature,
         parameters=parameters,
+        outputs=outputs,
+        class_axis=class_axis,
         memory=memory,
         progress=progress,
     )

@@ -24,6 +24,7 @@ from ..solve.status import StatusText
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
+from ..subject.outputs import Pick
 from ..text import count, number, plain_table
 from .minimum import Curvature, MinimumSharpness, minimum_sharpness
 
@@ -87,6 +88,8 @@ def relative_minimum_sharpness(
     *,
     scope: Scope = "layer",
     parameters: Pattern = None,
+    outputs: Pick = None,
+    class_axis: int | None = None,
     memory: int | None = None,
     progress: bool = False,
 ) -> RelativeMinimumSharpness:
@@ -109,6 +112,8 @@ def relative_minimum_sharpness(
         scope=scope,
         curvature="jacobian",
         parameters=parameters,
+        outputs=outputs,
+        class_axis=class_axis,
         memory=memory,
         progress=progress,
     )
@@ -124,6 +129,8 @@ def relative_sensitivity(
     *,
     scope: SensitivityScope = "tensor",
     parameters: Pattern = None,
+    outputs: Pick = None,
+    class_axis: int | None = None,
     memory: int | None = None,
     progress: bool = False,
 ) -> RelativeSensitivity:
@@ -147,7 +154,8 @@ def relative_sensitivity(
     measured: Any = _jacobian(data)
     if not isinstance(measured, Trace | Diagonal):
         measure: Any = hessian_trace if scope == "tensor" else hessian_diagonal
-        measured = measure(model, data, parameters=parameters, curvature="jacobian", memory=memory, progress=progress)
+        options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
+        measured = measure(model, data, parameters=parameters, curvature="jacobian", **options)
     if scope == "element" and isinstance(measured, Trace):
         raise InputError('scope="element" needs the diagonal: pass hessian_diagonal(model, data, curvature="jacobian")')
     held = dict(unwrapped(model).named_parameters(remove_duplicate=False))

@@ -16,11 +16,11 @@ from ..network.network import Network
 from ..network.reader import read
 from ..network.rescale import rescale
 from ..reference.objective import Objective, doubled
-from ..subject.batches import Batch, Data, batches
+from ..subject.batches import Batch, Data, batches, first_of
 from ..subject.inputs import call_form
 from ..subject.model import copied, unwrapped
 from ..subject.modes import eval_mode, plain_mode, random_state_kept
-from ..subject.outputs import picked
+from ..subject.outputs import Pick, adapted, picked
 from ..text import magnitude, plain_table
 from .minimum import MinimumSharpness
 
@@ -74,6 +74,8 @@ def verify(
     result: MinimumSharpness,
     loss: Criterion | None = None,
     *,
+    outputs: Pick = None,
+    class_axis: int | None = None,
     directions: int = 3,
     seed: int = 0,
 ) -> Verification:
@@ -102,9 +104,10 @@ def verify(
     """
     if isinstance(data, Iterator):
         raise InputError("verify reads the data several times: pass a tensor, a pair, a list or a DataLoader")
-    module, names = unwrapped(model), list(result.by_parameter)
+    module, names = adapted(unwrapped(model), outputs), list(result.by_parameter)
+    axis = model.class_axis if isinstance(model, Network) and class_axis is None else class_axis
     wide = copied(module).double()
-    objective, network = _in_double(wide, [b.double().given for b in batches(data)], doubled(loss), names)
+    objective, network = _in_double(wide, [b.double().given for b in batches(data)], doubled(loss), names, axis)
     if objective.samples != result.samples:
         raise InputError(f"the result was measured on {result.samples} samples, this data has {objective.samples}")
     rescaled, inside = rescale(wide, result.scales), _precision_inside(network)
@@ -135,11 +138,14 @@ def _relative(a: float, b: float) -> float:
 # Double precision
 
 
-def _in_double(wide: nn.Module, data: Data, criterion: Criterion | None, names: list[str]) -> tuple[Objective, Network]:
+def _in_double(
+    wide: nn.Module, data: Data, criterion: Criterion | None, names: list[str], class_axis: int | None
+) -> tuple[Objective, Network]:
     """The loss as a function, and the network, in double precision; says so where the model does not run in it."""
     try:
-        objective = Objective(wide, data, criterion, names, need_targets=False)
-        return objective, read(wide, objective.batches[0].inputs)
+        first, _ = first_of(batches(data))
+        network = read(wide, first.inputs, class_axis=class_axis)
+        return Objective(network, data, criterion, names, need_targets=False), network
     except InputError as error:
         raise InputError(f"verify runs a copy of the model in double precision: {error}") from error
 

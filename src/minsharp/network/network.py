@@ -31,6 +31,7 @@ class Network(ReadModel):
     structure: pytree.TreeSpec
     ties: Mapping[str, str]
     """Other names of parameters and buffers that go into the graph, and the names they have there."""
+    class_axis: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """The structure as an example of it: a TreeSpec does not pickle without warnings."""

@@ -4,6 +4,7 @@ import copy
 import re
 import sys
 import traceback
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,13 +23,15 @@ from .network import Network
 from .writer import Writer
 
 
-def read(model: nn.Module | Network, example: Inputs, *, outputs: Pick = None) -> Network:
+def read(
+    model: nn.Module | Network, example: Inputs, *, outputs: Pick = None, class_axis: int | None = None
+) -> Network:
     """Read a network once, so that measuring it many times need not.
 
     ``example`` is a batch of inputs: a tensor, a tuple of tensors, or a dict of tensors by the names of forward's
     arguments. Any number of samples will do; sizes other than the batch's stay as they are in the example. ``outputs``
     says which of what the model returns is measured, where that is not a tensor or ``logits``: a name, an index, or a
-    function that picks it.
+    function that picks it. ``class_axis`` says which axis of it runs over the classes, where targets will not tell.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
@@ -36,7 +39,7 @@ def read(model: nn.Module | Network, example: Inputs, *, outputs: Pick = None) -
     Network(Sequential: 4 parameters, 3 operations, piecewise linear in each)
     """
     if isinstance(model, Network) and outputs is None:
-        return model
+        return model if class_axis is None else replace(model, class_axis=class_axis)
     module = adapted(unwrapped(model), outputs)
     outside = sys.exception()
     with plain_mode():
@@ -52,7 +55,7 @@ def read(model: nn.Module | Network, example: Inputs, *, outputs: Pick = None) -
                 raise KeyboardInterrupt from error
             _refuse_inputs(module, example)
             raise ReadError(_export_message(module, error)) from error
-    return network
+    return network if class_axis is None else replace(network, class_axis=class_axis)
 
 
 def _exported(model: nn.Module, example: Inputs) -> tuple[Network, list[Tensor], Alone | None]:

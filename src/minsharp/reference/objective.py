@@ -58,7 +58,6 @@ class Objective:
         pattern: Pattern = None,
         *,
         need_targets: bool = True,
-        class_axis: int | None = None,
     ):
         self.model = unwrapped(model)
         self.loss: Loss = as_loss(criterion)
@@ -66,6 +65,7 @@ class Objective:
             self.device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
         first, stream = first_of(batches(data))
         used = model.parameters if isinstance(model, ReadModel) else self._used(first)
+        axis = model.class_axis if isinstance(model, ReadModel) else None
         self.names = counted(used, pattern)
         self.parameters: Parameters = {name: used[name].detach().clone() for name in self.names}
         self.batches = [part.to(self.device) for batch in stream for part in _parts(batch)]
@@ -74,7 +74,7 @@ class Objective:
             for i, batch in enumerate(self.batches):
                 outputs = self._first_outputs(batch)
                 if i == 0:
-                    self.loss = on_axis(self.loss, tuple(outputs.shape), batch.targets, class_axis)
+                    self.loss = on_axis(self.loss, tuple(outputs.shape), batch.targets, axis)
                 self.loss.check(outputs, batch.targets)
                 if batch.targets is None and not need_targets:
                     self.batches[i] = Batch(batch.inputs, self.loss.any_targets(outputs))

@@ -31,6 +31,8 @@ class ReadModel(ABC):
     """A model that has been read, and can be passed wherever a model goes: `Network` is one."""
 
     module: nn.Module
+    class_axis: int | None = None
+    """The axis of the outputs that runs over the classes, where the user has said so."""
 
     @property
     @abstractmethod

@@ -29,11 +29,12 @@ def picked(returned: Any, outputs: Pick = None) -> Tensor:
         return found
     if outputs is None:
         raise ReadError(
-            f"the model returns {describe(returned)}, of which one tensor is measured. Say which: {_calls(returned)}"
+            f"the model returns {describe(returned)}, expected one tensor of outputs, or a dict or an object with "
+            f"'logits'. {_calls(returned)}"
         )
     raise ReadError(
-        f"outputs={outputs!r} picks {describe(found)} of what the model returns, {describe(returned)}; expected a "
-        f"tensor: {_calls(returned)}"
+        f"outputs={outputs!r} picks {describe(found)} of what the model returns, {describe(returned)}; expected one "
+        f"tensor of outputs. {_calls(returned)}"
     )
 
 
@@ -55,19 +56,20 @@ def _chosen(returned: Any, outputs: str | int | Callable[[Any], Tensor]) -> Any:
         return returned[outputs]
     except (AttributeError, IndexError, KeyError, TypeError):
         raise ReadError(
-            f"outputs={outputs!r}, but the model returns {describe(returned)}: {_calls(returned)}"
+            f"outputs={outputs!r}, but the model returns {describe(returned)}. {_calls(returned)}"
         ) from None
 
 
 def _calls(returned: Any) -> str:
     """Calls that would work."""
+    places: list[Any] = []
     if isinstance(returned, Mapping):
-        names = [name for name, value in returned.items() if isinstance(value, Tensor)]
-        return " or ".join(f"outputs={name!r}" for name in names[:5]) or "outputs=lambda returned: ..."
-    if isinstance(returned, tuple | list):
+        places = [name for name, value in returned.items() if isinstance(value, Tensor)]
+    elif isinstance(returned, tuple | list):
         places = [i for i, value in enumerate(returned) if isinstance(value, Tensor)]
-        return " or ".join(f"outputs={i}" for i in places[:5]) or "outputs=lambda returned: ..."
-    return "outputs=lambda returned: returned.logits"
+    if places:
+        return "Say which: " + " or ".join(f"outputs={place!r}" for place in places[:5])
+    return "Pick it with a function, as in outputs=lambda returned: returned.logits"
 
 
 def adapted(model: nn.Module, outputs: Pick) -> nn.Module:
