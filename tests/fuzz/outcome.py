@@ -28,11 +28,15 @@ class Outcome:
 
 LEGITIMATE = (
     ("uses no parameters|no parameter requires a gradient|weighs nothing", ""),
-    ("fixes the batch size", r"len\(|take_along_dim|chain_matmul|multi_dot|kron"),  # torch.export reads a plain number
+    (
+        "fixes the batch size|what was read holds where Eq",
+        r"len\(|take_along_dim|chain_matmul|multi_dot|kron",
+    ),  # torch.export reads a plain number
     (
         r"\bu\d+\b|data-dependent|makes a size of the values",
         r"tensor\(\[(True|False)|kept\d+\]",
     ),  # an index by a mask: how many, nobody can tell
+    ("second derivatives, and in .* is not implemented", "hardsigmoid"),  # torch has the first only
     ("fake tensor in the exported program", r"\.data\b"),
 )
 """Refusals that networks may meet: words of the message, words of the network."""

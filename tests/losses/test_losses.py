@@ -441,3 +441,18 @@ def test_criteria_obey_the_laws_of_losses(name: str) -> None:
     entry, criterion, make = CASES[name]
     outputs = oracles.outputs(entry.model(), entry.data(N)[0])
     assert ms.laws.check_loss(criterion, outputs, make(entry)) == []
+
+
+def test_a_loss_that_is_all_but_linear_is_convex_to_rounding() -> None:
+    def log_cosh(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs - targets).cosh().log().mean()
+
+    x = torch.linspace(10, 30, 12, dtype=torch.float64).view(12, 1)  # there the Hessian is what rounding leaves
+    model = nn.Linear(1, 1).double()
+    nn.init.ones_(model.weight)
+    assert ms.hessian_trace(model, (x, torch.zeros(12, 1).double()), log_cosh).total == pytest.approx(0, abs=1e-6)
+
+
+def test_a_loss_that_is_not_convex_is_refused() -> None:
+    with pytest.raises(ms.LossError, match="is not convex in the outputs"):
+        ms.hessian_trace(nn.Linear(2, 2), (torch.ones(3, 2), torch.ones(3, 2)), lambda o, y: (o - y).sin().mean())

@@ -210,3 +210,19 @@ def test_bad_input() -> None:
         ms.measures.normalized_sharpness(model, x, diagonal="arxiv")
     with pytest.raises(ms.InputError, match="not of this network"):
         ms.measures.normalized_sharpness(ms.read(nn.Sequential(model), x), ms.hessian_diagonal(model, x))
+
+
+class Flattened(nn.Module):
+    """A parameter with two axes that goes in as a vector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias, self.weight = nn.Parameter(torch.randn(1, 2)), nn.Parameter(torch.randn(3, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias.flatten(), x, self.weight)
+
+
+def test_a_vector_is_no_matrix() -> None:
+    model, x = Flattened().double(), torch.randn(5, 3, dtype=torch.float64)
+    assert set(ms.measures.normalized_sharpness(model, x).by_layer) == {"weight"}

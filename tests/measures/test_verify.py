@@ -318,3 +318,27 @@ def test_wrong_noise(options: dict[str, Any], message: str) -> None:
     model, data = classifier()
     with pytest.raises(ms.InputError, match=message):
         ms.noise_robustness(model, data, **options)
+
+
+class Constant(nn.Module):
+    """Outputs that no derivative leads to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (3 * self.layer(x)).round()
+
+
+def test_outputs_that_no_derivative_leads_to() -> None:
+    x = torch.randn(6, 3, dtype=torch.float64)
+    model = Constant().double()
+    assert ms.verify(model, (x, torch.zeros(6, dtype=torch.int64)), ms.minimum_sharpness(model, x)).holds
+
+
+def test_a_function_without_a_second_derivative() -> None:
+    x = torch.randn(6, 3, dtype=torch.float64)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Hardsigmoid(), nn.Linear(4, 2)).double()
+    with pytest.raises(ms.InputError, match=r"by autograd's second derivatives, and in '0\.weight' there is none"):
+        ms.verify(model, x, ms.minimum_sharpness(model, x))

@@ -312,7 +312,12 @@ def _curvature_error(objective: Objective, name: str, directions: int, seed: int
     for _ in range(directions):
         parameter = objective.parameters[name]
         v = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter.device)
-        hessian, (gauss_newton, size) = objective.quadratic_form(name, v), _gauss_newton_form(objective, name, v)
+        try:
+            hessian, (gauss_newton, size) = objective.quadratic_form(name, v), _gauss_newton_form(objective, name, v)
+        except RuntimeError as error:  # there are functions of which torch has a first derivative only
+            raise InputError(
+                f"verify compares with v^T H v by autograd's second derivatives, and in '{name}' there is none: {error}"
+            ) from error
         scale = max(abs(hessian), abs(gauss_newton), 1e-6 * size, 1e-8 * total)
         worst = max(worst, abs(hessian - gauss_newton) / scale if hessian != gauss_newton else 0.0)
     return worst

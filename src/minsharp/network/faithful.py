@@ -23,6 +23,7 @@ from .network import Network
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2}
 _COARSE = 0.2  # half precision
 _NOISE = 1e-10  # of the largest slope: less than this is no slope
+_OTHER_WEIGHTS = (1, 2, 3, 4, 5, 6)
 _SAFETY = 100  # times what the numbers move if inputs and parameters move by a rounding error
 
 
@@ -32,6 +33,8 @@ class Alone:
 
     outputs: Tensor
     slopes: Mapping[str, Tensor] | None
+    weights: Mapping[str, Tensor] | None = None
+    """Other weights than the model's own."""
 
     def all(self) -> Iterator[tuple[str, Tensor]]:
         """The outputs under an empty name, and the slopes."""
@@ -45,18 +48,56 @@ class Alone:
         return like if self.slopes is None else self.slopes.get(name, torch.zeros_like(like))
 
 
-def run_alone(model: nn.Module, args: Any, kwargs: Any) -> Alone | None:
-    """The model on the first sample alone; none if it does not take a single one, or autograd not it."""
+def run_alone(model: nn.Module, args: Any, kwargs: Any) -> list[Alone]:
+    """The model on the first sample alone; nothing if it does not take a single one, or autograd not it.
+
+    Where a torch.autograd.Function takes part, with other weights too: its derivatives may be anything, and weights for
+    which they vanish do not show it.
+    """
     args, kwargs = pytree.tree_map_only(Tensor, lambda t: t[:1], (args, kwargs))
-    parameters = {name: p.detach() for name, p in model.named_parameters()}
-    held = parameters | {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        with _without_backward_hooks(model), torch.enable_grad():
-            _track(parameters.values())
-            outputs = picked(functional_call(model, held, args, kwargs))
-            return Alone(outputs.detach(), _slopes(outputs, parameters))
+        own, by_hand = _run_one(model, args, kwargs, None)
+        others = [_run_one(model, args, kwargs, seed)[0] for seed in _OTHER_WEIGHTS] if by_hand else []
     except Exception:
-        return None
+        return []
+    return [own, *others]
+
+
+def _run_one(model: nn.Module, args: Any, kwargs: Any, seed: int | None) -> tuple[Alone, bool]:
+    """The model with its own weights, or others, and whether a derivative on the way was written by hand."""
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    if seed is not None:
+        generator = torch.Generator("cpu").manual_seed(seed)
+        parameters = {name: _drawn_anew(p, generator) for name, p in parameters.items()}
+    weights = None if seed is None else {name: p.clone() for name, p in parameters.items()}
+    held = parameters | {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with _without_backward_hooks(model), torch.enable_grad():
+        _track(parameters.values())
+        outputs = picked(functional_call(model, held, args, kwargs))
+        by_hand = _any_by_hand(outputs.grad_fn)
+        return Alone(outputs.detach(), _slopes(outputs, parameters), weights), by_hand
+
+
+def _drawn_anew(parameter: Tensor, generator: torch.Generator) -> Tensor:
+    """Noise of a parameter's size in its place, so that other units are at work."""
+    if not parameter.dtype.is_floating_point or not parameter.numel():
+        return parameter
+    noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64, device="cpu")
+    size = parameter.double().square().mean().sqrt().clamp_min(0.1)
+    return (noise.to(parameter.device) * size).to(parameter.dtype)
+
+
+def _any_by_hand(node: Any) -> bool:
+    """Whether a torch.autograd.Function of the user's is among the steps back from a result."""
+    seen, waiting = set(), [node]
+    while waiting:
+        at = waiting.pop()
+        if isinstance(at, torch.autograd.function.BackwardCFunction):
+            return True
+        if at is not None and at not in seen:
+            seen.add(at)
+            waiting += [other for other, _ in at.next_functions]
+    return False
 
 
 @contextmanager
@@ -89,12 +130,18 @@ def _slopes(outputs: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Tens
     return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(used.items(), found, strict=True)}
 
 
-def check_faithful(network: Network, inputs: Mapping[str, Tensor], model: Alone | None) -> None:
-    """Refuse a model whose own trial on the first sample is not that of the records."""
+def check_faithful(network: Network, inputs: Mapping[str, Tensor], models: list[Alone]) -> None:
+    """Refuse a model whose own trials on the first sample are not those of the records."""
     records = _alone(network, inputs)
     if records.slopes is not None:
         check_derivatives_apart(network.graph, _twice(network, inputs))
-    if model is None or model.outputs.shape != records.outputs.shape or not model.outputs.isfinite().all():
+    for model in models:
+        own = records if model.weights is None else _alone(network, inputs, weights=model.weights)
+        _compare(network, inputs, model, own)
+
+
+def _compare(network: Network, inputs: Mapping[str, Tensor], model: Alone, records: Alone) -> None:
+    if model.outputs.shape != records.outputs.shape or not model.outputs.isfinite().all():
         return
     types = {v.dtype for v in network.graph.values.values() if v.dtype.is_floating_point}
     tolerance = max((_TOLERANCES.get(t, _COARSE) for t in types), default=0.0)
@@ -102,7 +149,7 @@ def check_faithful(network: Network, inputs: Mapping[str, Tensor], model: Alone 
     apart = {name: difference(*pair) for name, pair in pairs.items()}
     whole = max((largest(a) for name, (a, _) in pairs.items() if name), default=0.0)  # rounding leaves a part of it
     bad = [n for n, d in apart.items() if d > max(tolerance * max(map(largest, pairs[n])), _NOISE * whole * bool(n))]
-    noises = [_alone(network, inputs, seed) for seed in (1, 2, 3)] if bad else []
+    noises = [_alone(network, inputs, seed, model.weights) for seed in (1, 2, 3)] if bad else []
     for name in bad:
         own = pairs[name][1]
         if apart[name] > _SAFETY * max(difference(own, noise.get(name, own)) for noise in noises):
@@ -130,9 +177,16 @@ def _twice(network: Network, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
     return network.state() | {name: tensor[[0, 0]] for name, tensor in inputs.items()}
 
 
-def _alone(network: Network, inputs: Mapping[str, Tensor], seed: int | None = None) -> Alone:
+def _alone(
+    network: Network,
+    inputs: Mapping[str, Tensor],
+    seed: int | None = None,
+    weights: Mapping[str, Tensor] | None = None,
+) -> Alone:
     """What the records make of the first sample, twice in a batch; with a seed, after a move by a rounding error."""
     values = _twice(network, inputs)
+    if weights is not None:
+        values |= {name: weights[name].clone() for name in network.graph.parameters if name in weights}
     if seed is not None:
         values = {name: moved(tensor, seed) for name, tensor in values.items()}
     parameters = {name: values[name] for name in network.graph.parameters}

@@ -58,7 +58,7 @@ def read(
     return network if class_axis is None else replace(network, class_axis=class_axis)
 
 
-def _exported(model: nn.Module, example: Inputs) -> tuple[Network, list[Tensor], Alone | None]:
+def _exported(model: nn.Module, example: Inputs) -> tuple[Network, list[Tensor], list[Alone]]:
     """The network, a few samples of each input, and what the model makes of the first; no other thread reads then."""
     with LOCK:
         given, device = _given(model, example)

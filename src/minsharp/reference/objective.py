@@ -138,7 +138,9 @@ class Objective:
         with torch.enable_grad():
             leaves = [p.requires_grad_() for p in parameters.values()]
             total = self.loss.total(self.outputs(parameters, batch), batch.targets) / self.divisor
-            found = torch.autograd.grad(total, leaves, create_graph=create_graph, allow_unused=True)
+            found: tuple[Tensor | None, ...] = (None,) * len(leaves)
+            if total.requires_grad:  # a derivative leads to it
+                found = torch.autograd.grad(total, leaves, create_graph=create_graph, allow_unused=True)
         gradient = tuple(torch.zeros_like(p) if g is None else g for p, g in zip(leaves, found, strict=True))
         return total.detach(), gradient
 
@@ -226,10 +228,13 @@ class Objective:
         with torch.enable_grad():
             current = {name: self.parameters[name].clone().requires_grad_() for name in direction}
             outputs = self.outputs(current, batch)
+            if not outputs.requires_grad:  # no derivative leads to them
+                return outputs.detach(), torch.zeros_like(outputs)
             u = torch.zeros_like(outputs, requires_grad=True)
             pulled = torch.autograd.grad(outputs, list(current.values()), u, create_graph=True, allow_unused=True)
-            pairs = [(g, v.detach()) for g, v in zip(pulled, direction.values(), strict=True) if g is not None]
-            if not pairs:  # no derivative leads to the outputs
+            given = zip(pulled, direction.values(), strict=True)
+            pairs = [(g, v.detach()) for g, v in given if g is not None and g.requires_grad]
+            if not pairs:
                 return outputs.detach(), torch.zeros_like(outputs)
             rows, weights = zip(*pairs, strict=True)
             (tangent,) = torch.autograd.grad(rows, u, weights, allow_unused=True)

@@ -118,9 +118,11 @@ class Contraction(ABC):
     def matrices(self, operation: Operation, tensor: Tensor) -> Tensor | None:
         """Numbers shaped like the argument as matrices (groups, outputs, inputs), summed over kernel taps.
 
-        None for an argument that is not a weight between inputs and outputs. Where the rule knows no better, the first
-        axis counts as outputs and the second as inputs.
+        None for an argument that is not a weight between inputs and outputs, as a vector is none. Where the rule knows
+        no better, the first axis counts as outputs and the second as inputs.
         """
+        if tensor.dim() < 2:
+            return None
         return tensor.flatten(2).sum(2).unsqueeze(0) if tensor.dim() > 2 else tensor.unsqueeze(0)
 
 
