@@ -16,7 +16,7 @@ import minsharp as ms
 from minsharp.errors import InputError
 from minsharp.experiments.store import write_csv
 from minsharp.experiments.tables import Table
-from minsharp.measures.compare import Comparison, Row
+from minsharp.measures.compare import Comparison, Measurement
 from minsharp.measures.score import Score
 from minsharp.measures.verify import Check, Verification
 from minsharp.report.templating import environment
@@ -65,7 +65,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "normalized": lambda: ms.measures.normalized_sharpness(linear(), X),
     "relative minimum": lambda: ms.relative_minimum_sharpness(linear(), X),
     "relative sensitivity": lambda: ms.relative_sensitivity(linear(), X),
-    "comparison": lambda: Comparison((Row(EVIL, None, None, 0.0, None, "none", EVIL),), 3, 0, "layer"),
+    "comparison": lambda: Comparison((Measurement(EVIL, None, None, 0.0, None, "none", EVIL),), 3, 0, "layer"),
     "verification": lambda: Verification((Check(EVIL, 0.0, 0.0),)),
     "score": lambda: Score(EVIL, 1.0, details={EVIL: EVIL}),
     "table": lambda: Table(EVIL, (EVIL, "x"), ((EVIL, EVIL),)),
@@ -129,7 +129,7 @@ FORMULAS = ["=1+1", "+1+1", "-1+cmd", "@SUM(1)", "\t=1", "\r=1", " =1", "＝1"] 
 @pytest.mark.parametrize("text", FORMULAS)
 def test_no_cell_of_a_table_starts_a_formula(text: str, tmp_path: Path) -> None:
     write_csv(tmp_path / "t.csv", [{"model": text, text: 1, "value": -1.5, "e": f"a{EVIL}"}])
-    comparison = Comparison((Row(text, -1.5, None, 0.0, None, "none", text),), 3, 0, "layer")
+    comparison = Comparison((Measurement(text, -1.5, None, 0.0, None, "none", text),), 3, 0, "layer")
     for written in ((tmp_path / "t.csv").read_text(encoding="utf-8"), comparison.to_csv()):
         cells = [cell for line in csv.reader(io.StringIO(written)) for cell in line]
         assert shown_well(written)

@@ -32,7 +32,7 @@ from minsharp.experiments import (
     store,
     trace,
 )
-from minsharp.experiments.plan import TIMING, Configuration, Row
+from minsharp.experiments.plan import TIMING, Configuration, ResultRow
 from minsharp.experiments.statistics import correlate
 from minsharp.experiments.training import Recipe, evaluate, train_epochs, train_to_loss
 from minsharp.models import build
@@ -195,7 +195,7 @@ def test_the_schedule_is_the_papers() -> None:
 # Cells
 
 
-def square(configuration: Configuration, data_dir: str | None) -> list[Row]:
+def square(configuration: Configuration, data_dir: str | None) -> list[ResultRow]:
     """Work that counts its calls in a folder, and fails where it is told to."""
     n = configuration["n"]
     if n == configuration.get("stumble"):
@@ -238,7 +238,10 @@ def test_an_error_in_a_cell_keeps_the_others(tmp_path: Path) -> None:
 
 
 def test_tables_go_to_csv_and_back(tmp_path: Path) -> None:
-    rows: list[Row] = [{"a": 1, "b": 0.1 + 0.2, "c": "text, more", "d": True}, {"a": 2, "b": float("inf"), "e": None}]
+    rows: list[ResultRow] = [
+        {"a": 1, "b": 0.1 + 0.2, "c": "text, more", "d": True},
+        {"a": 2, "b": float("inf"), "e": None},
+    ]
     store.write_csv(tmp_path / "t.csv", rows)
     first, second = store.read_csv(tmp_path / "t.csv")
     assert first | {"e": None} == rows[0] | {"e": None}
@@ -426,7 +429,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def agree(rows: list[Row]) -> None:
+def agree(rows: list[ResultRow]) -> None:
     for row in rows:
         assert row["trace relative difference"] < 1e-4, row
         assert row["diagonal relative difference"] < 1e-4, row

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ..files import check_writable, write_text
-from ..measures.compare import Comparison, Row
+from ..measures.compare import Comparison, Measurement
 from ..measures.compare import compare as compare_measures
 from ..measures.registry import MEASURES
 from ..text import count, number
@@ -78,6 +78,6 @@ def _print(found: Comparison) -> None:
     console().print(rich_table(title, columns, [_cells(row) for row in found.rows]))
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Measurement) -> list[str]:
     numbers = [number(row.value, 5), number(row.standard_error, 2), number(row.drift, 2)]
     return [row.name, *numbers, row.invariance, number(row.seconds, 2), " ".join(str(row.error or "").split())]

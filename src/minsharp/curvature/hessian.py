@@ -8,7 +8,7 @@ from ..losses.axis import on_axis
 from ..network.network import Network
 from ..network.reader import read
 from ..progress import bar
-from ..results.curvature import MATRICES, Diagonal, Kind, Trace
+from ..results.curvature import MATRICES, Diagonal, MatrixName, Trace
 from ..subject.batches import Data, batches, count, first_of
 from ..subject.model import Pattern, counted
 from ..subject.modes import plain_mode
@@ -23,7 +23,7 @@ def hessian_trace(
     loss: Criterion | None = None,
     *,
     parameters: Pattern = None,
-    curvature: Kind = "hessian",
+    curvature: MatrixName = "hessian",
     outputs: Pick = None,
     class_axis: int | None = None,
     memory: int | None = None,
@@ -70,7 +70,7 @@ def hessian_diagonal(
     loss: Criterion | None = None,
     *,
     parameters: Pattern = None,
-    curvature: Kind = "hessian",
+    curvature: MatrixName = "hessian",
     outputs: Pick = None,
     class_axis: int | None = None,
     memory: int | None = None,
@@ -94,7 +94,7 @@ def _measure(
     data: Data,
     criterion: Criterion | None,
     parameters: Pattern,
-    curvature: Kind,
+    curvature: MatrixName,
     outputs: Pick,
     class_axis: int | None,
     memory: int | None,

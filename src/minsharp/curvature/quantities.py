@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..graph.records import Graph
-from ..results.curvature import Diagonal, Kind, Trace
+from ..results.curvature import Diagonal, MatrixName, Trace
 from ..results.sums import CurvatureSum
 from ..rules.contraction import Contraction, Use, square_sum, wide, widest
 from ..rules.pullback import differentiating
@@ -24,7 +24,7 @@ class Measured(NamedTuple):
     """What a measurement knows at its end."""
 
     sum: CurvatureSum
-    kind: Kind
+    kind: MatrixName
     loss: str
     mean: bool
     exact: Mapping[str, bool]

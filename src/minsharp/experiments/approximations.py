@@ -22,7 +22,7 @@ from .commands import unless_default
 from .drawing import log_log, one_legend, panels
 from .experiment import Columns, Experiment, Results, Section
 from .initial import MODELS, REPEATS, SAMPLES, SEEDS, check, data_of, draw, flat, heading, options, timed
-from .plan import TIMING, Configuration, Plan, Row, grid
+from .plan import TIMING, Configuration, Plan, ResultRow, grid
 from .registry import register
 from .tables import Table, groups
 
@@ -53,7 +53,7 @@ def plan(
     return Plan(settings, grid(model=models, samples=samples, seed=seeds))
 
 
-def work(configuration: Configuration, data_dir: str | None = None) -> list[Row]:
+def work(configuration: Configuration, data_dir: str | None = None) -> list[ResultRow]:
     """The error of every method in the Euclidean norm over all entries, absolute and relative."""
     model, x, y = draw(configuration, data_dir)
     double = copy.deepcopy(model).double()
@@ -71,7 +71,7 @@ def work(configuration: Configuration, data_dir: str | None = None) -> list[Row]
 
 def _row(
     configuration: Configuration, method: str, probes: int, found: torch.Tensor, truth: torch.Tensor, seconds: float
-) -> Row:
+) -> ResultRow:
     error = float((found - truth).norm())
     return {
         "data": configuration["data"],
@@ -100,7 +100,7 @@ def tables(results: Results) -> list[Table]:
     return [Table(title, head, tuple(lines), text=2)]
 
 
-def _by_method(results: Results) -> Iterator[tuple[tuple[str, int, str], Sequence[Row]]]:
+def _by_method(results: Results) -> Iterator[tuple[tuple[str, int, str], Sequence[ResultRow]]]:
     for (model, n), own in groups(results.rows, "model", "samples"):
         for (method,), at in groups(own, "method"):
             yield (model, n, method), at
@@ -125,7 +125,7 @@ def figures(results: Results) -> Iterator[tuple[str, Any]]:
     yield "approximations", figure
 
 
-def _panel(axis: Any, own: Sequence[Row], methods: Sequence[str]) -> None:
+def _panel(axis: Any, own: Sequence[ResultRow], methods: Sequence[str]) -> None:
     """One network and number of samples: every cell as a dot, the means over seeds as a line."""
     for method, colour, marker in zip(methods, (ORANGE, GREEN), "s^", strict=False):
         at = [row for row in own if row["method"] == method]

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .plan import Plan, Row, Work
+from .plan import Plan, ResultRow, Work
 from .plots import Scatter
 from .tables import Table
 
@@ -33,7 +33,7 @@ class Results:
     """Rows of an experiment, with the settings and the folder that they come from, where there are any."""
 
     experiment: "Experiment"
-    rows: Sequence[Row]
+    rows: Sequence[ResultRow]
     settings: Mapping[str, Any] | None = None
     folder: Path | None = None
 
@@ -109,7 +109,7 @@ class Experiment:
     columns: Columns
     tables: Callable[[Results], list[Table]]
     section: Section
-    analyse: Callable[[Sequence[Row]], Any] = field(default=tuple)
+    analyse: Callable[[Sequence[ResultRow]], Any] = field(default=tuple)
     figures: Callable[[Results], Iterable[tuple[str, Any]]] = _nothing
     plots: Callable[[Results], Iterable[Scatter]] = _nothing
     summary: Callable[[Results], Mapping[str, Any]] = _tables_as_data

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 Configuration = dict[str, Any]
-Row = dict[str, Any]
-Work = Callable[[Configuration, str | None], list[Row]]
+ResultRow = dict[str, Any]
+Work = Callable[[Configuration, str | None], list[ResultRow]]
 """From the settings and a cell in one dict, and the folder of the data, to rows of the table of results."""
 
 TIMING = "seconds"

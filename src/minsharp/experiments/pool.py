@@ -19,7 +19,7 @@ from pathlib import Path
 from ..errors import InputError, MinsharpError
 from ..files import held, make_folder
 from .experiment import Experiment
-from .plan import Configuration, Plan, Row, Work
+from .plan import Configuration, Plan, ResultRow, Work
 from .store import CELLS, TABLE, cell_name, finished, prepare, read_cell, write_cell, write_csv
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -37,7 +37,7 @@ def run(
     workers: int | None = None,
     force: bool = False,
     data_dir: str | None = None,
-) -> list[Row]:
+) -> list[ResultRow]:
     """Run the cells that the folder does not hold yet, and write `results.csv` of all that it then holds.
 
     Models, ratios, seeds and the like may be added to a folder; with other settings it is refused, and with `force`

@@ -10,7 +10,7 @@ from ..errors import InputError, MinsharpError
 from ..files import read_json
 from ..text import printable
 from .experiment import Experiment, Results
-from .plan import Row
+from .plan import ResultRow
 from .registry import EXPERIMENTS
 from .store import MOST_SETTINGS, SETTINGS, TABLE, read_csv
 
@@ -49,7 +49,7 @@ def _told_by_settings(folder: Path, settings: Mapping[str, Any] | None) -> Exper
     )
 
 
-def _told_by_columns(rows: Sequence[Row]) -> Experiment:
+def _told_by_columns(rows: Sequence[ResultRow]) -> Experiment:
     """For a table without settings: the experiment all of whose columns are there, with most of them."""
     columns = set(rows[0]) if rows else set()
     fit = [e for e in EXPERIMENTS.values() if e.columns.needed and columns.issuperset(e.columns.needed)]
@@ -62,7 +62,7 @@ def _told_by_columns(rows: Sequence[Row]) -> Experiment:
     return max(fit, key=lambda e: len(e.columns.needed))
 
 
-def _checked_rows(path: Path, rows: Sequence[Row], experiment: Experiment) -> list[Row]:
+def _checked_rows(path: Path, rows: Sequence[ResultRow], experiment: Experiment) -> list[ResultRow]:
     """The rows, each cell of the kind that its column has."""
     if not rows:
         raise InputError(f"'{path}' is no result of `minsharp reproduce`: it has no rows")

@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import InputError
 from ..files import check_writable, drafts, make_folder, read_json, read_text, reason_of, write_text
 from ..text import csv_cell
-from .plan import Configuration, Row
+from .plan import Configuration, ResultRow
 
 TABLE, SETTINGS, CELLS = "results.csv", "settings.json", "cells"
 MOST_SETTINGS, _MOST_CELL, _MOST_TABLE = 1 << 20, 16 << 20, 64 << 20
@@ -80,7 +80,7 @@ def cell_name(cell: Configuration) -> str:
     return "_".join(f"{key}-{value}" for key, value in cell.items()) + ".json"
 
 
-def write_cell(folder: Path, cell: Configuration, rows: Sequence[Row]) -> None:
+def write_cell(folder: Path, cell: Configuration, rows: Sequence[ResultRow]) -> None:
     """Keep a finished cell."""
     write_text(folder / cell_name(cell), json.dumps({"cell": cell, "rows": rows}) + "\n")
 
@@ -106,14 +106,14 @@ def _is_flat(found: Any) -> bool:
     return isinstance(found, dict) and all(v is None or isinstance(v, str | int | float) for v in found.values())
 
 
-def finished(folder: Path) -> list[Row]:
+def finished(folder: Path) -> list[ResultRow]:
     """The rows of all finished cells, in an order that depends on nothing but the cells."""
     cells = [cell for cell in map(read_cell, _cells(folder)) if cell is not None]
     cells.sort(key=lambda cell: [(isinstance(value, str), value) for value in cell["cell"].values()])
     return [row for cell in cells for row in cell["rows"]]
 
 
-def write_csv(path: Path, rows: Sequence[Row]) -> None:
+def write_csv(path: Path, rows: Sequence[ResultRow]) -> None:
     """The rows as a table; what a row does not have, or is no finite number, is left empty."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
@@ -127,7 +127,7 @@ def _plain(value: Any) -> Any:
     return "" if value is None or (isinstance(value, float) and not isfinite(value)) else value
 
 
-def read_csv(path: str | Path) -> list[Row]:
+def read_csv(path: str | Path) -> list[ResultRow]:
     """The rows of a table, numbers as numbers, what is empty as NaN."""
     path = Path(path)
     if not path.exists():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..text import markdown_cell, markdown_table, plain_table, printable
-from .plan import Row
+from .plan import ResultRow
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Table:
         return f"{printable(self.title)}\n\n{plain_table(self.head, self.rows, text=self.text)}"
 
 
-def groups(rows: Sequence[Row], *names: str) -> list[tuple[tuple[Any, ...], list[Row]]]:
+def groups(rows: Sequence[ResultRow], *names: str) -> list[tuple[tuple[Any, ...], list[ResultRow]]]:
     """The rows by what they hold in some columns, in the order of the rows.
 
     >>> groups([{"n": 1, "x": 2}, {"n": 1, "x": 3}], "n")
     [((1,), [{'n': 1, 'x': 2}, {'n': 1, 'x': 3}])]
     """
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    found: dict[tuple[Any, ...], list[ResultRow]] = {}
     for row in rows:
         found.setdefault(tuple(row[name] for name in names), []).append(row)
     return list(found.items())

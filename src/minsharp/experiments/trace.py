@@ -14,7 +14,7 @@ from .commands import unless_default
 from .drawing import log_log, one_legend, panels
 from .experiment import Columns, Experiment, Results, Section
 from .initial import MODELS, REPEATS, SAMPLES, SEEDS, check, data_of, draw, flat, heading, options, timed
-from .plan import TIMING, Configuration, Plan, Row, grid
+from .plan import TIMING, Configuration, Plan, ResultRow, grid
 from .registry import register
 from .tables import Table, groups
 
@@ -42,7 +42,7 @@ def plan(
     return Plan({"data": data, "device": device}, grid(model=models, samples=samples, seed=seeds))
 
 
-def work(configuration: Configuration, data_dir: str | None = None) -> list[Row]:
+def work(configuration: Configuration, data_dir: str | None = None) -> list[ResultRow]:
     """Trace and diagonal of a network as it was initialised, both ways; ours after one call to warm up."""
     model, x, y = draw(configuration, data_dir)
     network = read(model, x)
@@ -119,7 +119,7 @@ def _traces(results: Results) -> Any:
     return figure
 
 
-def _traces_panel(axis: Any, own: Sequence[Row], sizes: Sequence[int]) -> None:
+def _traces_panel(axis: Any, own: Sequence[ResultRow], sizes: Sequence[int]) -> None:
     looks = list(zip((BLUE, ORANGE, GREEN, PURPLE, SKY), "osD^v", strict=True))
     values = [row[c] for row in own for c in ("trace", "baseline trace")]
     ends = [min(values) * 0.97, max(values) * 1.03]
@@ -147,7 +147,7 @@ def _times(results: Results) -> Any:
     return figure
 
 
-def _times_panel(axis: Any, own: Sequence[Row]) -> None:
+def _times_panel(axis: Any, own: Sequence[ResultRow]) -> None:
     looks = {
         "baseline": (VERMILION, "s", "double backpropagation"),
         "diagonal": (SKY, "^", "minsharp, DIAG[H]"),

@@ -21,7 +21,7 @@ from ..network.rescale import rescale
 from ..network.symmetry import Scope, tried_group
 from ..progress import bar
 from ..reference.objective import doubled
-from ..results.curvature import Diagonal, Kind
+from ..results.curvature import Diagonal, MatrixName
 from ..subject.batches import Data, batches, first_of, held
 from ..subject.model import copied
 from ..subject.modes import eval_mode, plain_mode
@@ -35,7 +35,7 @@ SPREAD = 100.0
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One measure: its value or why there is none, and its drift: the largest relative change under rescaling.
 
     ``seconds`` include the curvature that the measure shares with others. ``drift`` is None if it was not measured.
@@ -55,14 +55,14 @@ _COLUMNS = ("name", "value", "standard_error", "seconds", "drift", "invariance",
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """The table."""
+    """Every measure of one network, a row each; ``table["trace"]`` is one of them."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[Measurement, ...]
     samples: int
     rescalings: int
     scope: Scope
 
-    def __getitem__(self, name: str) -> Row:
+    def __getitem__(self, name: str) -> Measurement:
         for row in self.rows:
             if row.name == name:
                 return row
@@ -119,7 +119,7 @@ class Comparison:
         return f"<table>{caption}<thead><tr>{headings}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Measurement) -> tuple[str, ...]:
     if row.value is None:
         return printable(row.name), "failed", "", "", "", row.invariance
     error = "" if row.standard_error is None else number(row.standard_error, 2)
@@ -136,7 +136,7 @@ def compare(
     rescalings: int = 5,
     scope: Scope = "layer",
     drift_samples: int = 10,
-    curvature: Kind = "hessian",
+    curvature: MatrixName = "hessian",
     outputs: Pick = None,
     class_axis: int | None = None,
     seed: int = 0,
@@ -192,13 +192,13 @@ class _Subject:
     network: Network
     data: list[tuple[Any, ...]]
     loss: Criterion | None
-    curvature: Kind
+    curvature: MatrixName
 
     @property
     def labelled(self) -> bool:
         return all(len(batch) == 2 for batch in self.data)
 
-    def _diagonal(self, curvature: Kind) -> tuple[Diagonal | Exception, float]:
+    def _diagonal(self, curvature: MatrixName) -> tuple[Diagonal | Exception, float]:
         start = perf_counter()
         result: Diagonal | Exception
         try:
@@ -267,15 +267,15 @@ def _first(data: list[tuple[Any, ...]], samples: int) -> list[tuple[Any, ...]]:
     return result
 
 
-def _row(measure: Measure, subject: _Subject, others: list[_Subject], advance: Callable[[int], None]) -> Row:
+def _row(measure: Measure, subject: _Subject, others: list[_Subject], advance: Callable[[int], None]) -> Measurement:
     start = perf_counter()
     try:
         value, error, seconds = subject.ask(measure)
     except Exception as reason:  # one measure's failure must not take the table with it
         advance(1 + len(others))
-        return Row(measure.name, None, None, perf_counter() - start, None, measure.invariance, _reason(reason))
+        return Measurement(measure.name, None, None, perf_counter() - start, None, measure.invariance, _reason(reason))
     advance(1)
-    return Row(measure.name, value, error, seconds, _drift(measure, others, advance), measure.invariance)
+    return Measurement(measure.name, value, error, seconds, _drift(measure, others, advance), measure.invariance)
 
 
 def _reason(error: Exception) -> str:

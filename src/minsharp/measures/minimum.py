@@ -25,7 +25,7 @@ from ..losses import Criterion
 from ..network.network import Network
 from ..network.rescale import rescale
 from ..network.symmetry import Scales, Scope, Symmetries, tried_group
-from ..results.curvature import MATRICES, Diagonal, Kind, Trace
+from ..results.curvature import MATRICES, Diagonal, MatrixName, Trace
 from ..solve.status import Status, StatusText
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
@@ -53,7 +53,7 @@ class MinimumSharpness(Frozen):
     scope: Scope
     by_parameter: Mapping[str, float]
     pinned: Mapping[str, str]
-    curvature: Kind
+    curvature: MatrixName
     loss: str
     samples: int
     exact: Mapping[str, bool]
@@ -119,7 +119,7 @@ def minimum_sharpness(
     *,
     scope: Scope = "layer",
     power_of_two: bool = False,
-    curvature: Kind = "hessian",
+    curvature: MatrixName = "hessian",
     parameters: Pattern = None,
     outputs: Pick = None,
     class_axis: int | None = None,
@@ -321,7 +321,7 @@ def flattest(
     *,
     scope: Scope = "neuron",
     power_of_two: bool = False,
-    curvature: Kind = "hessian",
+    curvature: MatrixName = "hessian",
     parameters: Pattern = None,
     outputs: Pick = None,
     class_axis: int | None = None,

@@ -16,7 +16,7 @@ from ..losses import Criterion
 from ..network.network import Network
 from ..network.reader import read
 from ..reference.estimators import tsuzuku_arxiv_diagonal, tsuzuku_icml_diagonal
-from ..results.curvature import Diagonal, Kind
+from ..results.curvature import Diagonal, MatrixName
 from ..rules.contraction import Contraction, PerSampleVJP
 from ..solve.status import Status, StatusText
 from ..subject.batches import Data, batches, first_of, held
@@ -59,7 +59,7 @@ def normalized_sharpness(
     *,
     objective: Form = "arxiv",
     diagonal: Approximation = "exact",
-    curvature: Kind = "hessian",
+    curvature: MatrixName = "hessian",
     parameters: Pattern = None,
     memory: int | None = None,
     progress: bool = False,
@@ -131,7 +131,7 @@ def _diagonal(
     data: Data,
     loss: Criterion | None,
     diagonal: Approximation,
-    curvature: Kind,
+    curvature: MatrixName,
     parameters: Pattern,
     memory: int | None,
     progress: bool,

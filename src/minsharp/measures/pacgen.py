@@ -9,7 +9,7 @@ from ..curvature.hessian import hessian_diagonal
 from ..errors import InputError
 from ..losses import Criterion
 from ..network.network import Network
-from ..results.curvature import Diagonal, Kind
+from ..results.curvature import Diagonal, MatrixName
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
@@ -25,7 +25,7 @@ def pacgen(
     gamma: float = 0.1,
     epsilon: float = 0.1,
     rho: float = 1.0,
-    curvature: Kind = "hessian",
+    curvature: MatrixName = "hessian",
     parameters: Pattern = None,
     diagonal: Diagonal | None = None,
 ) -> Score:

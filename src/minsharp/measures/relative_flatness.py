@@ -7,7 +7,7 @@ from ..curvature.hessian import hessian_trace
 from ..errors import InputError
 from ..losses import Criterion
 from ..network.network import Network
-from ..results.curvature import Kind
+from ..results.curvature import MatrixName
 from ..subject.batches import Data
 from ..subject.model import copied, unwrapped
 from ..subject.modes import plain_mode
@@ -21,7 +21,7 @@ def relative_flatness(
     loss: Criterion | None = None,
     *,
     layer: str | None = None,
-    curvature: Kind = "hessian",
+    curvature: MatrixName = "hessian",
 ) -> Score:
     """The relative flatness of a linear layer (Petzka, Kamp, Adilova, Sminchisescu, Boley 2021):
 

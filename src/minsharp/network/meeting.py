@@ -35,7 +35,7 @@ class _Watch:
         self.leaves: list[Tensor] = []
 
     def run(self, values: dict[str, Any]) -> Tensor:
-        """The outputs."""
+        """The outputs, (n, ...); cotangents on their way back from them will be looked at."""
         self.leaves = [value for value in values.values() if isinstance(value, Tensor) and value.requires_grad]
         for operation in self.graph.operations:
             operation.run(values)

@@ -197,7 +197,7 @@ class Walk:
         return first
 
     def fix(self, scale: Tensor, operation: Operation) -> None:
-        """Make scales zero."""
+        """Pin scales: their logarithms are zero."""
         self.fix_because(scale, operation.where)
 
     def fix_because(self, scale: Tensor, reason: str) -> None:

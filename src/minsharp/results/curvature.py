@@ -13,9 +13,9 @@ from ..graph.records import Graph
 from ..text import count, number, percent, plain_table, printable
 from .sums import CurvatureSum
 
-Kind = Literal["hessian", "ggn", "jacobian"]
+MatrixName = Literal["hessian", "ggn", "jacobian"]
 _HEAD = ("parameter", "trace", "share", "exact")
-MATRICES: Mapping[Kind, str] = {"hessian": "Hessian", "ggn": "Gauss-Newton", "jacobian": "Jacobian"}
+MATRICES: Mapping[MatrixName, str] = {"hessian": "Hessian", "ggn": "Gauss-Newton", "jacobian": "Jacobian"}
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -29,7 +29,7 @@ class _Curvature(Frozen):
     """
 
     sum: CurvatureSum
-    kind: Kind
+    kind: MatrixName
     loss: str
     mean: bool
     exact: Mapping[str, bool]

@@ -11,7 +11,7 @@ import scipy.sparse.csgraph
 
 from .newton import Array
 
-Row = dict[int, Fraction]
+SparseRow = dict[int, Fraction]
 """A row of a matrix of fractions: its entries by column."""
 
 
@@ -98,9 +98,9 @@ def _rows_of(rows: Any) -> Iterator[tuple[Array, Array]]:
         yield rows.indices[own], rows.data[own]
 
 
-def _triangular(rows: list[Row]) -> dict[int, Row]:
+def _triangular(rows: list[SparseRow]) -> dict[int, SparseRow]:
     """A basis of all whole combinations of some rows, each with a first column of its own (Hermite's normal form)."""
-    basis: dict[int, Row] = {}
+    basis: dict[int, SparseRow] = {}
     for given in rows:
         row = given
         while row:
@@ -127,17 +127,17 @@ def _bezout(a: int, b: int) -> tuple[int, int]:
     return t, s - (a // b) * t
 
 
-def _combined(a: Row, s: Fraction | int, b: Row, t: Fraction | int) -> Row:
+def _combined(a: SparseRow, s: Fraction | int, b: SparseRow, t: Fraction | int) -> SparseRow:
     sums = {c: s * a.get(c, Fraction(0)) + t * b.get(c, Fraction(0)) for c in a | b}
     return {c: v for c, v in sums.items() if v}
 
 
-def _inverse(basis: dict[int, Row], size: int) -> dict[int, Row]:
+def _inverse(basis: dict[int, SparseRow], size: int) -> dict[int, SparseRow]:
     """The rows of the inverse of a triangular matrix; a column that no row starts with counts for one."""
-    rows: dict[int, Row] = {}
+    rows: dict[int, SparseRow] = {}
     for i in range(size - 1, -1, -1):
         given = basis.get(i, {i: Fraction(1)})
-        row: Row = {i: 1 / given[i]}
+        row: SparseRow = {i: 1 / given[i]}
         for c, v in given.items():
             if c != i:
                 row = _combined(row, 1, rows[c], -v / given[i])

@@ -19,7 +19,7 @@ class Place(Protocol):
 
     @property
     def value(self) -> float:
-        """The function's value."""
+        """The value of the function that is minimised, at this place."""
 
     @property
     def slope(self) -> Array:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..plan import TIMING, Row
+from ..plan import TIMING, ResultRow
 from ..statistics import Correlation, correlations
 
 _NOT_MEASURES = {
@@ -17,11 +17,11 @@ class Analysis:
     """The measures, the networks that are compared by them, and the correlations over those."""
 
     measures: tuple[str, ...]
-    compared: tuple[Row, ...]
+    compared: tuple[ResultRow, ...]
     correlations: tuple[Correlation, ...]
 
 
-def analyse(rows: Sequence[Row]) -> Analysis:
+def analyse(rows: Sequence[ResultRow]) -> Analysis:
     """Every measure against the gap; at equal loss, over the networks that got there."""
     measures = tuple(name for name in rows[0] if name not in _NOT_MEASURES and not name.endswith(TIMING))
     compared = tuple(row for row in rows if row["protocol"] != "loss" or row["reached"])

@@ -8,7 +8,7 @@ from ...colours import BLUE, GREY, VERMILION
 from .. import published
 from ..drawing import one_legend, panels
 from ..experiment import Results
-from ..plan import Row
+from ..plan import ResultRow
 from ..plots import Point, Scatter
 from ..statistics import Correlation, named, ranked
 
@@ -47,7 +47,7 @@ def _scatter(results: Results, model: str) -> Any:
     return figure
 
 
-def _scatter_panel(axis: Any, own: Sequence[Row], name: str) -> Any:
+def _scatter_panel(axis: Any, own: Sequence[ResultRow], name: str) -> Any:
     from matplotlib.ticker import NullFormatter
 
     x, gap, ratio = ([row[column] for row in own] for column in (name, "gap", "ratio"))

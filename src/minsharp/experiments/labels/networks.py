@@ -14,7 +14,7 @@ from ...measures.catalogue import chosen as chosen_measures
 from ...measures.compare import compare
 from ...models import build
 from ...network.reader import read
-from ..plan import TIMING, Configuration, Plan, Row, grid
+from ..plan import TIMING, Configuration, Plan, ResultRow, grid
 from ..training import CHUNK, Recipe, evaluate, train_epochs, train_to_loss
 
 LOSS = "training loss"
@@ -130,7 +130,7 @@ def _data(name: str, train: int | None, data_dir: str | None) -> Dataset:
     return load(name, data_dir).subset(train)
 
 
-def work(configuration: Configuration, data_dir: str | None = None) -> list[Row]:
+def work(configuration: Configuration, data_dir: str | None = None) -> list[ResultRow]:
     """Train one network on permuted labels, and measure it on its training data."""
     model_name, seed, device = configuration["model"], configuration["seed"], configuration["device"]
     data = _data(configuration["data"], configuration["train"], data_dir).to(device)
