@@ -25,7 +25,17 @@ WALKS = {
 }
 """What a user calls, and the module where the call begins."""
 
-ASIDE = {"laws": -2, "reference": 2, "results": 2, "data": -2, "io": -2, "losses": 1.6, "solve": 3.1, "subject": -0.9}
+ASIDE = {
+    "laws": -2,
+    "reference": 2,
+    "results": 2,
+    "data": -2,
+    "models": -0.9,
+    "io": -2,
+    "losses": 1.6,
+    "solve": 3.1,
+    "subject": -0.9,
+}
 """How far from the middle a room is drawn; the rooms that are not named stand in the middle of their row."""
 GROUND = {"colours", "extras", "files", "frozen", "progress", "errors", "text", "version"}
 """Rooms that every other may use: no arrows lead there."""
