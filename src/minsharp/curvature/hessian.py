@@ -3,17 +3,18 @@
 from torch import nn
 
 from ..errors import InputError, LossError, NotExactError
-from ..losses import Centred, Criterion, as_loss
+from ..losses import Centred, Criterion, Loss, Margin, as_loss
 from ..losses.axis import on_axis
 from ..network.network import Network
 from ..network.reader import read
 from ..progress import bar
-from ..results.curvature import MATRICES, Diagonal, MatrixName, Trace
+from ..results.curvature import LOSSLESS, MATRICES, Diagonal, MatrixName, Trace
 from ..subject.batches import Data, batches, count, first_of
 from ..subject.model import Pattern, counted
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from .engine import Engine
+from .outputs import with_floor
 from .quantities import DIAGONAL, TRACE, Measured, Quantity, Result
 
 
@@ -35,7 +36,9 @@ def hessian_trace(
     S S^T = d²loss/do², so Tr[H_P] = 1/n sum_i ||S_i^T J_i||_F^2 (Proposition 1 of arXiv 2106.12612, with its norms
     squared). Where o is not piecewise linear in a measured parameter, ``curvature="hessian"`` refuses, naming the
     operation; ``curvature="ggn"`` returns the trace of the Gauss-Newton matrix for any network, and
-    ``curvature="jacobian"`` uses no loss at all: E ||dc/dP||_F^2 of the centred outputs c = o - mean(o).
+    ``curvature="jacobian"`` uses no loss at all: E ||dc/dP||_F^2 of the centred outputs c = o - mean(o). Nor does
+    ``curvature="margin"``: E ||dm/dP||_F^2 / m^2 of the margin m between the two largest outputs, in one backward pass
+    for any number of classes; ``loss=minsharp.losses.Margin(floor=...)`` sets the floor under small margins.
 
     Args:
         model: a module, or a network that `read` returned. Measured in eval mode; left as it was.
@@ -45,7 +48,7 @@ def hessian_trace(
             that very criterion over all the data, ``reduction`` included.
         parameters: a glob pattern, or several: measure only the parameters whose names match. Without it, every
             parameter that forward uses and that requires a gradient.
-        curvature: "hessian", "ggn" or "jacobian".
+        curvature: "hessian", "ggn", "jacobian" or "margin".
         outputs: which of what the model returns is measured: a name, an index, or a function that picks it. Without it,
             the tensor that it returns, or its ``logits``.
         class_axis: the axis of the outputs that runs over the classes, where the shape of the targets does not tell: -1
@@ -104,11 +107,11 @@ def _measure(
         raise InputError(f"curvature={curvature!r}: expected one of {', '.join(map(repr, MATRICES))}")
     if memory is not None and (not isinstance(memory, int) or memory <= 0):
         raise InputError(f"memory={memory!r}: expected a number of bytes, as in memory=2**30")
-    loss = Centred() if curvature == "jacobian" else as_loss(criterion)
+    loss = _loss(criterion, curvature)
     first, stream = first_of(batches(data))
     network = read(model, first.inputs, outputs=outputs, class_axis=class_axis)
     shape = network.graph.values[network.graph.output].shape
-    loss = on_axis(loss, shape, first.targets, network.class_axis)
+    loss = with_floor(on_axis(loss, shape, first.targets, network.class_axis), network, data)
     names = counted(network.parameters, parameters)
     if curvature == "hessian":
         _refuse_inexact(network, names)
@@ -116,10 +119,17 @@ def _measure(
     with bar("samples", count(data) if progress else None, progress) as advance:
         total = engine.run(stream, advance)
     known = network.exactness
-    exact = {name: curvature == "jacobian" or bool(known[name]) for name in names}
+    exact = {name: curvature in LOSSLESS or bool(known[name]) for name in names}
     if not total.weight:
         raise LossError(f"{loss.name} over this data weighs nothing: every target is ignored, or has weight zero")
     return quantity.result(Measured(total, curvature, loss.name, loss.mean, exact, network.graph))
+
+
+def _loss(criterion: Criterion | None, curvature: MatrixName) -> Loss:
+    """The loss that a curvature is of: the criterion's, or one made of the outputs alone."""
+    if curvature == "margin":
+        return criterion if isinstance(criterion, Margin) else Margin()
+    return Centred() if curvature == "jacobian" else as_loss(criterion)
 
 
 def _refuse_inexact(network: Network, names: list[str]) -> None:

@@ -13,7 +13,7 @@ from ..measures.verify import Verification
 from ..version import __version__
 from .charts import TIMES, Curve, Reading, bars, curves, number, ranges, scatter
 
-KINDS = {"hessian": "Hessian", "ggn": "Gauss-Newton matrix", "jacobian": "squared Jacobian"}
+KINDS = {"hessian": "Hessian", "ggn": "Gauss-Newton matrix", "jacobian": "squared Jacobian", "margin": "margin"}
 SCOPES = {"layer": "one factor per tensor", "neuron": "one factor per neuron"}
 NOISES = {
     "absolute": "Absolute noise: every weight moves by sigma",

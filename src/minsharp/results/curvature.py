@@ -13,17 +13,24 @@ from ..graph.records import Graph
 from ..text import count, number, percent, plain_table, printable
 from .sums import CurvatureSum
 
-MatrixName = Literal["hessian", "ggn", "jacobian"]
+MatrixName = Literal["hessian", "ggn", "jacobian", "margin"]
 _HEAD = ("parameter", "trace", "share", "exact")
-MATRICES: Mapping[MatrixName, str] = {"hessian": "Hessian", "ggn": "Gauss-Newton", "jacobian": "Jacobian"}
+MATRICES: Mapping[MatrixName, str] = {
+    "hessian": "Hessian",
+    "ggn": "Gauss-Newton",
+    "jacobian": "Jacobian",
+    "margin": "margin",
+}
+LOSSLESS = frozenset({"jacobian", "margin"})
+"""Those that are of the outputs themselves: there is no Hessian for them to differ from."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class _Curvature(Frozen):
     """What a trace and a diagonal have in common.
 
-    ``kind`` is "hessian", "ggn" or "jacobian"; ``exact`` tells for each parameter whether the Gauss-Newton matrix is
-    the Hessian (under "jacobian" there is nothing to differ from: always).
+    ``kind`` is "hessian", "ggn", "jacobian" or "margin"; ``exact`` tells for each parameter whether the Gauss-Newton
+    matrix is the Hessian (under the last two there is nothing to differ from: always).
     ``a + b`` of the results for two parts of the data is the result for both, and ``sum`` of a list of them for all;
     a parameter is exact in it if it is in each. What a result hands out is a copy: changing it changes no result.
     """
