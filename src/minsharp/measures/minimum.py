@@ -32,6 +32,8 @@ from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import interval, magnitude, number, percent, plain_table
+from .noise import Biases, Noise, checked, is_noisy
+from .noisy import least_noise, rescaled_parts
 
 Curvature = Trace | Diagonal
 
@@ -43,6 +45,8 @@ class MinimumSharpness(Frozen):
     ``by_parameter`` holds each parameter's trace in the rescaled network; ``scales`` goes into `minsharp.rescale`.
     With ``power_of_two``, all of that is of the flattest network that was found with powers of two as factors, and
     ``lower_bound`` is the bound for factors of any kind.
+    Under a ``noise`` that grows with the weights, traces are sums of noise times curvature: ``trace`` of the network as
+    it is, ``value`` the least.
     """
 
     value: float
@@ -62,6 +66,8 @@ class MinimumSharpness(Frozen):
     z: Tensor = Copied()  # type: ignore[assignment]  # noqa: RUF009
     energy: float = field(default=0.0, repr=False)
     power_of_two: bool = False
+    noise: Noise = "absolute"
+    biases: Biases = "noisy"
 
     @property
     def scales(self) -> Scales:
@@ -75,7 +81,7 @@ class MinimumSharpness(Frozen):
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
         scales = {n: f.tolist() if isinstance(f, Tensor) else f for n, f in self.scales.items()}
-        names = "value lower_bound trace attained scope power_of_two curvature loss samples"
+        names = "value lower_bound trace attained scope power_of_two noise biases curvature loss samples"
         return {
             **{name: getattr(self, name) for name in names.split()},
             "status": str(self.status),
@@ -85,6 +91,13 @@ class MinimumSharpness(Frozen):
             "pinned": dict(self.pinned),
             "exact": dict(self.exact),
         }
+
+    @property
+    def _conditions(self) -> str:
+        """What is not as usual."""
+        noise = f", noise {self.noise!r}" if self.noise != "absolute" else ""
+        biases = ", biases exact" if self.biases == "exact" else ""
+        return f"{', powers of two' if self.power_of_two else ''}{noise}{biases}"
 
     def _rows(self) -> list[tuple[str, ...]]:
         scales = self.scales
@@ -96,7 +109,7 @@ class MinimumSharpness(Frozen):
     def __repr__(self) -> str:
         head = (
             f"Minimum sharpness {number(self.value)}, from a trace of {number(self.trace)} "
-            f"({MATRICES[self.curvature]}, scope {self.scope!r}{', powers of two' if self.power_of_two else ''})"
+            f"({MATRICES[self.curvature]}, scope {self.scope!r}{self._conditions})"
         )
         columns = ("parameter", "trace before", "trace after", "factor")
         total = ("total", number(self.trace), number(self.value), "")
@@ -119,6 +132,8 @@ def minimum_sharpness(
     *,
     scope: Scope = "layer",
     power_of_two: bool = False,
+    noise: Noise = "absolute",
+    biases: Biases | None = None,
     curvature: MatrixName = "hessian",
     parameters: Pattern = None,
     outputs: Pick = None,
@@ -137,6 +152,12 @@ def minimum_sharpness(
     search over them finds, never more than the trace of the network as it is. The search needs the curvature of every
     entry that was measured, so it is done here, and its answer is a result like any other.
 
+    ``noise`` says how large the noise is that the weights have to bear: of the same size for all ("absolute"), or growing
+    with the root mean square of each tensor ("relative"), its largest weight ("max"), or that of each output channel
+    ("max-per-channel"), as quantizers and analog hardware have it. The value is then the least sum over groups T of N_T
+    sum_{i in T} h_i, N_T the mean or the largest of w_i² in T: half of it times sigma² is the expected increase of the
+    loss. Only scope "neuron" can lower it. ``biases`` are "exact" or "noisy"; without it, exact under the last two.
+
     For a chain without biases, D (prod_d Tr[H_d])^(1/D):
 
     >>> _ = torch.manual_seed(0)
@@ -149,16 +170,24 @@ def minimum_sharpness(
     measured = data if isinstance(data, Trace | Diagonal) else None
     if scope not in ("layer", "neuron"):
         raise InputError(f"scope={scope!r}: expected 'layer' or 'neuron'")
+    treated = checked(noise, biases)
+    if power_of_two and noise != "absolute":
+        raise InputError(f'power_of_two=True goes with noise="absolute", got noise={noise!r}: leave one of them out')
+    entrywise = scope == "neuron" or noise == "max-per-channel"
     if measured is None:
-        measure: Any = hessian_trace if scope == "layer" else hessian_diagonal
+        measure: Any = hessian_diagonal if entrywise else hessian_trace
         options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
         measured = measure(model, data, loss, parameters=parameters, curvature=curvature, **options)
-    if scope == "neuron" and isinstance(measured, Trace):
-        raise InputError('scope="neuron" needs the diagonal: pass hessian_diagonal(model, data)')
+    if entrywise and isinstance(measured, Trace):
+        asked = 'scope="neuron"' if scope == "neuron" else 'noise="max-per-channel"'
+        raise InputError(f"{asked} needs the diagonal: pass hessian_diagonal(model, data)")
     graph = graph_of(model, measured, "minimum_sharpness")
     fixed = [name for name in graph.parameters if name not in measured.exact]
     symmetries = tried_group(graph, unwrapped(model), scope, fixed)
-    return _minimise_over(symmetries, measured, scope, power_of_two)
+    if noise != "absolute":
+        held = dict(unwrapped(model).named_parameters(remove_duplicate=False))
+        return _minimise_under(noise, treated, symmetries, measured, scope, held)
+    return _minimise_over(symmetries, measured, scope, power_of_two, treated)
 
 
 def graph_of(model: nn.Module | Network, measured: Curvature, function: str) -> Graph:
@@ -182,13 +211,64 @@ def _fits(graph: Graph, module: nn.Module, measured: Curvature) -> bool:
     return all(tuple(block.shape) == read[name] for name, block in blocks)
 
 
-def _minimise_over(symmetries: Symmetries, measured: Curvature, scope: Scope, power_of_two: bool) -> MinimumSharpness:
+def _minimise_under(
+    noise: Noise,
+    biases: Biases,
+    symmetries: Symmetries,
+    measured: Curvature,
+    scope: Scope,
+    weights: Mapping[str, Tensor],
+) -> MinimumSharpness:
+    """The least effect of noise that grows with the weights; factors per layer change nothing of it."""
+    blocks = curvatures(measured, "neuron" if isinstance(measured, Diagonal) else "layer")
+    before = rescaled_parts(blocks, weights, symmetries, torch.zeros(symmetries.dimension), noise, biases)
+    least = least_noise(blocks, weights, symmetries, noise, biases)
+    status = _nothing_to_do(symmetries, before)
+    if status is None and scope == "layer":
+        status = Status.SAME_FOR_LAYERS.told()
+    return _result(
+        symmetries,
+        measured,
+        value=_exp(least.log_value),
+        lower_bound=_exp(least.log_bound),
+        status=status or _status(least.vanishing, least.log_value, least.log_bound),
+        attained=not least.vanishing,
+        by_parameter=least.after,
+        before=before,
+        z=least.z,
+        noise=noise,
+        biases=biases,
+    )
+
+
+def _result(symmetries: Symmetries, measured: Curvature, **found: Any) -> MinimumSharpness:
+    """What was found, with what is known of the measurement."""
+    return MinimumSharpness(
+        trace=sum(found["before"].values()),
+        scope=symmetries.scope,
+        pinned={name: why for name, why in symmetries.pinned.items() if name in found["before"]},
+        curvature=measured.kind,
+        loss=measured.loss,
+        samples=measured.samples,
+        exact=measured.exact,
+        symmetries=symmetries,
+        energy=measured.energy,
+        **found,
+    )
+
+
+def _minimise_over(
+    symmetries: Symmetries, measured: Curvature, scope: Scope, power_of_two: bool, biases: Biases
+) -> MinimumSharpness:
     """The minimum over a group, from curvature that has been measured."""
     import numpy as np
 
     from ..solve.geometric import minimise
 
-    blocks = curvatures(measured, scope)
+    blocks = {
+        name: block if is_noisy(len(symmetries.shapes[name]), biases) else torch.zeros_like(block)
+        for name, block in curvatures(measured, scope).items()
+    }
     log_c, A, owner = program(blocks, symmetries)
     solution = minimise(log_c, A)
     before = {name: float(block.sum()) for name, block in blocks.items()}
@@ -201,24 +281,18 @@ def _minimise_over(symmetries: Symmetries, measured: Curvature, scope: Scope, po
     else:
         after, value = _traces(log_c, A, owner, z, len(blocks)), _exp(solution.log_value)
         status = _status(vanishing, solution.log_value, solution.log_bound)
-    return MinimumSharpness(
+    return _result(
+        symmetries,
+        measured,
         value=value,
         lower_bound=min(bound, value),
-        trace=sum(before.values()),
         status=_nothing_to_do(symmetries, before) or status,
         attained=power_of_two or solution.attained,
-        scope=scope,
         by_parameter=dict(zip(blocks, after, strict=True)),
-        pinned={name: why for name, why in symmetries.pinned.items() if name in blocks},
-        curvature=measured.kind,
-        loss=measured.loss,
-        samples=measured.samples,
-        exact=measured.exact,
-        symmetries=symmetries,
-        z=torch.from_numpy(z),
         before=before,
-        energy=measured.energy,
+        z=torch.from_numpy(z),
         power_of_two=power_of_two,
+        biases=biases,
     )
 
 
@@ -321,6 +395,8 @@ def flattest(
     *,
     scope: Scope = "neuron",
     power_of_two: bool = False,
+    noise: Noise = "absolute",
+    biases: Biases | None = None,
     curvature: MatrixName = "hessian",
     parameters: Pattern = None,
     outputs: Pick = None,
@@ -330,7 +406,8 @@ def flattest(
 ) -> nn.Module:
     """The flattest network that computes the same function: a copy whose trace is the minimum sharpness.
 
-    It is the network that `minimum_sharpness` of the same arguments speaks of. With ``power_of_two=True`` all factors
+    It is the network that `minimum_sharpness` of the same arguments speaks of: the one that bears noise best, under the
+    ``noise`` that is named. With ``power_of_two=True`` all factors
     are powers of two, and the outputs are the same bit for bit.
 
     >>> _ = torch.manual_seed(0)
@@ -348,6 +425,8 @@ def flattest(
         loss,
         scope=scope,
         power_of_two=power_of_two,
+        noise=noise,
+        biases=biases,
         curvature=curvature,
         parameters=parameters,
         outputs=outputs,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..curvature.hessian import hessian_trace
+from ..curvature.hessian import hessian_diagonal, hessian_trace
 from ..errors import InputError
 from ..losses import Criterion
 from ..network.network import Network
@@ -24,6 +24,7 @@ from ..subject.modes import eval_mode, plain_mode, random_state_kept
 from ..subject.outputs import Pick, adapted, picked
 from ..text import magnitude, plain_table
 from .minimum import MinimumSharpness
+from .noise import weighed
 
 OUTPUTS = 1e-9
 """How far outputs may move in double precision, relative; more only where rounding alone moves them further."""
@@ -118,7 +119,11 @@ def verify(
     def trace(of: nn.Module) -> float:
         data, criterion = [batch.given for batch in objective.batches], doubled(loss)
         options: Any = {"parameters": names, "curvature": result.curvature}
-        return hessian_trace(replace(network, module=of), data, criterion, **options).total
+        if result.noise == "absolute" and result.biases == "noisy":
+            return hessian_trace(replace(network, module=of), data, criterion, **options).total
+        curvature = hessian_diagonal(replace(network, module=of), data, criterion, **options).by_parameter
+        weights = dict(of.named_parameters(remove_duplicate=False))
+        return sum(weighed(curvature, weights, result.noise, result.biases).values())
 
     promised = sum(result.by_parameter.values())
     checks.append(_trace_check(trace, rescaled, promised, max(_precision_of(module), inside), seed))

@@ -55,26 +55,26 @@ def minimise(log_c: Array, A: Any) -> Solution:
     vanishing = np.zeros(len(log_c), dtype=bool)
     direction = np.zeros(unknowns)
     if unknowns and present.any():
-        lost, direction = _vanishing(A[present])
+        lost, direction = vanishing_terms(A[present])
         vanishing[np.flatnonzero(present)[lost]] = True
-    kept = present & ~vanishing
+    kept, far = present & ~vanishing, towards_infinity(direction, A, A[vanishing] @ direction)
     if not kept.any():
-        return Solution(_far(direction, A, vanishing), -np.inf, -np.inf, vanishing, 0)
+        return Solution(far, -np.inf, -np.inf, vanishing, 0)
     problem = _Problem(log_c[kept], A[kept])
     z, iterations = problem.solve()
     values = problem.values(z)
-    if vanishing.any():
-        z = z + _far(direction, A, vanishing)
-    return Solution(z, *values, vanishing, iterations)
+    return Solution(z + far if vanishing.any() else z, *values, vanishing, iterations)
 
 
-def _far(direction: Array, A: Any, vanishing: Array) -> Array:
-    """A finite step towards infinity: vanishing terms shrink 1e-8 times, no factor moves more than a million times."""
-    if not vanishing.any() or not direction.any():
+def towards_infinity(direction: Array, A: Any, rates: Array) -> Array:
+    """A finite step along a direction: what shrinks at these rates does so 1e8 times, no factor moves above a million.
+
+    ``rates`` are those of the logarithms' halves, positive; without any there is no step.
+    """
+    if not len(rates) or not direction.any():
         return np.zeros_like(direction)
-    slowest = (A[vanishing] @ direction).min()
     reach = np.abs(A @ direction).max()
-    return direction * min(0.5 * np.log(1e8) / slowest, np.log(1e6) / reach)
+    return direction * min(0.5 * np.log(1e8) / rates.min(), np.log(1e6) / reach)
 
 
 class _Place:
@@ -206,7 +206,7 @@ def log_sum(x: Array) -> float:
 # Terms that vanish at infinity
 
 
-def _vanishing(A: Any) -> tuple[Array, Array]:
+def vanishing_terms(A: Any) -> tuple[Array, Array]:
     """The terms that some direction shrinks while none grows, and such a direction; it does not depend on the c_e."""
     found = lost_by_cycles(A)
     if found is not None:

@@ -17,6 +17,10 @@ class Status(Enum):
     NO_CURVATURE = "zero: the curvature vanishes on this data"
     NO_MATRIX = "zero: no weight matrix has both curvature and size on this data"
     PINNED = "nothing to rescale, the minimum is the trace; pinned by {reasons}"
+    SAME_FOR_LAYERS = (
+        "nothing to gain from a factor per layer: noise that grows with a tensor's own weights is the same for each; "
+        'scope="neuron" can lower it'
+    )
     POWERS_OF_TWO = "powers of two; {distance}"
     NO_FLATTER_POWER = "powers of two: none that was tried is flatter than the network as it is; {distance}"
 

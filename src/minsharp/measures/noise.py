@@ -1,0 +1,84 @@
+"""How large the noise of a piece of hardware is, given the weights: one variance for each group of them.
+
+    "absolute"         the same for every weight
+    "relative"         the mean square of each tensor
+    "max"              the largest square of each tensor: quantizers with a scale per tensor, analog tiles
+    "max-per-channel"  the largest square of each output channel, along the first axis of a tensor, as quantizers take it
+
+each times sigma². Round to nearest with b bits, symmetric, has steps of max / (2^(b-1) - 1), and errors of variance
+step²/12: sigma² = 1 / (12 (2^(b-1) - 1)²). Biases, and other parameters with fewer than two axes, are either noisy like
+the rest, each one tensor, or kept exact, as they are where weights are quantized or programmed into devices.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+
+Noise = Literal["absolute", "relative", "max", "max-per-channel"]
+Biases = Literal["exact", "noisy"]
+NOISES: tuple[str, ...] = get_args(Noise)
+GROWING = ("max", "max-per-channel")
+"""The noises that quantizers make, and for which biases are kept exact unless said otherwise."""
+MOST_BITS = 24
+
+
+def checked(noise: Any, biases: Any, known: tuple[str, ...] = NOISES) -> Biases:
+    """How the biases are treated under a noise; refuses names that are not known."""
+    if noise not in known:
+        raise InputError(f"noise={noise!r}: expected one of {', '.join(map(repr, known))}")
+    if biases is None:
+        return "noisy" if noise in ("absolute", "relative") else "exact"
+    if biases not in get_args(Biases):
+        raise InputError(f"biases={biases!r}: expected 'exact' or 'noisy', or none for what is usual with the noise")
+    return biases  # type: ignore[no-any-return]
+
+
+def checked_bits(bits: Any) -> int:
+    """A number of bits that a symmetric quantizer can have: two at least, for -1, 0 and 1."""
+    if isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= MOST_BITS:
+        raise InputError(f"bits={bits!r}: expected a whole number from 2 to {MOST_BITS}, as in bits=4")
+    return bits
+
+
+def is_noisy(axes: int, biases: Biases) -> bool:
+    """Whether a parameter with so many axes gets any noise."""
+    return biases == "noisy" or axes > 1
+
+
+def levels(bits: int) -> int:
+    """How many steps there are from zero to the largest weight."""
+    return int(2 ** (bits - 1)) - 1
+
+
+def variance(weight: Tensor, noise: Noise) -> Tensor:
+    """The noise of a tensor per unit of sigma², broadcastable to it.
+
+    >>> variance(torch.tensor([[1.0, -2.0], [0.5, 0.0]]), "max-per-channel").tolist()
+    [[4.0], [0.25]]
+    >>> variance(torch.tensor([1.0, -2.0]), "relative").tolist()
+    [2.5]
+    """
+    ones = [1] * weight.dim()
+    if noise == "absolute" or not weight.numel():
+        return weight.new_ones(ones)
+    squares = weight.detach().square()
+    if noise == "relative":
+        return squares.mean().view(ones)
+    if noise == "max" or weight.dim() < 2:
+        return squares.max().view(ones)
+    return squares.flatten(1).amax(1).view(-1, *ones[1:])
+
+
+def weighed(
+    curvature: Mapping[str, Tensor], weights: Mapping[str, Tensor], noise: Noise, biases: Biases
+) -> dict[str, float]:
+    """sum_T N_T sum_{i in T} h_i of each parameter: twice the expected increase of the loss, per unit of sigma²."""
+    parts = {}
+    for name, h in curvature.items():
+        weight = weights[name].detach().to(h)
+        parts[name] = float((variance(weight, noise) * h).sum()) if is_noisy(weight.dim(), biases) else 0.0
+    return parts

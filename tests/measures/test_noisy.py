@@ -1,0 +1,212 @@
+"""The least effect of noise that grows with the weights: against an independent minimiser, and on its promises."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.optimize
+import torch
+from torch import Tensor, nn
+
+import minsharp as ms
+from tests.support.zoo import BY_NAME, ZOO, Entry, call, network, rescaled
+
+NOISES = ("relative", "max", "max-per-channel")
+
+
+@pytest.fixture(params=ZOO, ids=lambda e: e.name)
+def entry(request: pytest.FixtureRequest) -> Entry:
+    chosen: Entry = request.param
+    return chosen
+
+
+def size(weight: Tensor, noise: str, sharp: float | None = None) -> Tensor:
+    """The variance, by its definition; with ``sharp``, the largest as a p-norm that is smooth."""
+    squares = weight.square()
+    if noise == "relative":
+        return squares.mean()
+    rows = squares.flatten(1) if noise == "max-per-channel" and squares.dim() > 1 else squares.reshape(1, -1)
+    if sharp is None:
+        top = rows.amax(1)
+    else:
+        log = rows.clamp_min(1e-300).log()
+        top = ((sharp * log).logsumexp(1) / sharp).exp()
+    return top.view(-1, *[1] * (weight.dim() - 1)) if noise == "max-per-channel" and weight.dim() > 1 else top.squeeze()
+
+
+def objective(h: dict[str, Tensor], w: dict[str, Tensor], noise: str, biases: str, sharp: float | None = None) -> Tensor:
+    parts = [
+        (size(w[name], noise, sharp) * h[name]).sum() for name in h if biases == "noisy" or w[name].dim() > 1
+    ]
+    return torch.stack(parts).sum() if parts else torch.zeros(())
+
+
+def independent_minimum(net: ms.Network, diagonal: ms.Diagonal, noise: str, biases: str) -> float:
+    """scipy's L-BFGS with torch's derivatives on the definition, smoothed more and more sharply where it has corners."""
+    result = ms.minimum_sharpness(net, diagonal, scope="neuron")
+    symmetries = result.symmetries
+    h, w = dict(diagonal.by_parameter), {n: net.parameters[n].detach().double() for n in diagonal.by_parameter}
+
+    def f(z: Any, sharp: float | None) -> tuple[float, Any]:
+        free = torch.tensor(z, dtype=torch.float64, requires_grad=True)
+        t = symmetries.log_scales(free)
+        moved = {n: h[n] * (-2 * t[n]).exp() for n in h}, {n: w[n] * t[n].exp() for n in h}
+        value = objective(*moved, noise, biases, sharp).log()
+        value.backward()
+        return float(value.detach()), free.grad.numpy()  # type: ignore[union-attr]
+
+    z = np.zeros(symmetries.dimension)
+    best = f(z, None)[0] if len(z) else float(objective(h, w, noise, biases).log())
+    for sharp in (1, 10, 100, 1e3, 1e4, 1e5, 1e6) if noise != "relative" else (None,) * 3:
+        if not len(z):
+            break
+        options = {"maxiter": 3000, "maxfun": 6000, "ftol": 1e-15, "gtol": 1e-12, "maxcor": 40}
+        z = scipy.optimize.minimize(f, z, (sharp,), jac=True, method="L-BFGS-B", options=options).x
+        best = min(best, f(z, None)[0])
+    return float(np.exp(best))
+
+
+SOLID = [e for e in ZOO if e.name in ("mlp", "deep_mlp", "lenet", "residual", "concat", "depthwise", "no_biases")]
+
+
+@pytest.mark.parametrize("chosen", SOLID, ids=lambda e: e.name)
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("biases", ["exact", "noisy"])
+def test_equals_an_independent_minimiser(chosen: Entry, noise: Any, biases: Any) -> None:
+    net = network(chosen)
+    diagonal = ms.hessian_diagonal(net, chosen.data(), curvature="ggn")
+    result = ms.minimum_sharpness(net, diagonal, scope="neuron", noise=noise, biases=biases)
+    best = independent_minimum(net, diagonal, noise, biases)
+    assert result.value <= best * (1 + 1e-9)
+    assert result.value == pytest.approx(best, rel=2e-5 if noise != "relative" else 1e-7)
+    assert 0 <= result.value - result.lower_bound <= 1e-7 * result.value
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_certified_and_attained_and_invariant(entry: Entry, noise: Any) -> None:
+    """Value and bound agree; the network that is returned has the value, by the definition; rescaling changes nothing."""
+    net, data = network(entry), entry.data()
+    diagonal = ms.hessian_diagonal(net, data, curvature="ggn")
+    result = ms.minimum_sharpness(net, diagonal, scope="neuron", noise=noise)
+    assert result.lower_bound <= result.value <= result.trace * (1 + 1e-12)
+    assert result.value - result.lower_bound <= 1e-6 * result.value
+    flat = rescaled(net, result.scales)
+    fresh = ms.hessian_diagonal(flat, data, curvature="ggn").by_parameter
+    weights = {n: p.detach() for n, p in flat.parameters.items()}
+    if result.attained:
+        expected = float(objective(dict(fresh), weights, noise, result.biases))
+        assert expected == pytest.approx(result.value, rel=1e-8, abs=1e-300)
+        assert sum(result.by_parameter.values()) == pytest.approx(result.value, rel=1e-8, abs=1e-300)
+    with torch.no_grad():
+        outputs = call(net.module.eval(), data[0])
+        assert torch.allclose(call(flat.module.eval(), data[0]), outputs, rtol=1e-9, atol=1e-10)
+    other = rescaled(net, result.symmetries.random(3, 30.0))
+    moved = ms.minimum_sharpness(other, data, scope="neuron", noise=noise, curvature="ggn")
+    assert moved.value == pytest.approx(result.value, rel=1e-6)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("curvature", ["hessian", "margin"])
+def test_the_flattest_network_is_verified(noise: Any, curvature: Any) -> None:
+    entry = BY_NAME["lenet"]
+    model, data = entry.model(), entry.data()
+    result = ms.minimum_sharpness(model, data, scope="neuron", noise=noise, curvature=curvature)
+    verification = ms.verify(model, data, result)
+    assert verification.holds, verification
+    assert result.value < result.trace
+    flat = ms.flattest(model, data, noise=noise, curvature=curvature)
+    weights = {n: p.detach() for n, p in flat.named_parameters()}
+    fresh = ms.hessian_diagonal(flat, data, curvature=curvature).by_parameter
+    assert float(objective(dict(fresh), weights, noise, result.biases)) == pytest.approx(result.value, rel=1e-8)
+
+
+def test_a_lie_is_found() -> None:
+    import dataclasses
+
+    entry = BY_NAME["mlp"]
+    model, data = entry.model(), entry.data()
+    result = ms.minimum_sharpness(model, data, scope="neuron", noise="max")
+    lie = dataclasses.replace(result, by_parameter={n: 2 * v for n, v in result.by_parameter.items()})
+    assert not ms.verify(model, data, lie).holds
+    assert not ms.verify(model, data, dataclasses.replace(result, noise="relative")).holds
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_layers_have_nothing_to_gain(noise: Any) -> None:
+    entry = BY_NAME["deep_mlp"]
+    net, data = network(entry), entry.data()
+    result = ms.minimum_sharpness(net, data, noise=noise)
+    assert result.value == result.lower_bound == pytest.approx(result.trace, rel=1e-12)
+    assert 'nothing to gain from a factor per layer' in result.status
+    assert 'scope="neuron" can lower it' in result.status
+    other = rescaled(net, result.symmetries.random(0))
+    assert ms.minimum_sharpness(other, data, noise=noise).value == pytest.approx(result.value, rel=1e-9)
+    assert ms.minimum_sharpness(net, data, noise=noise, scope="neuron").value < result.value
+
+
+def test_exact_biases_under_absolute_noise() -> None:
+    entry = BY_NAME["mlp"]
+    net, data = network(entry), entry.data()
+    exact, noisy = (ms.minimum_sharpness(net, data, scope="neuron", biases=b) for b in ("exact", "noisy"))
+    assert exact.value < noisy.value
+    assert exact.by_parameter["0.bias"] == 0
+    assert noisy.value == ms.minimum_sharpness(net, data, scope="neuron").value
+    assert "biases exact" in repr(exact)
+    assert ms.verify(entry.model(), data, exact).holds
+
+
+def test_dead_weights_with_curvature_are_an_infimum() -> None:
+    """A hidden unit without weights into it, whose own curvature can be scaled away for ever."""
+    model: Any = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    with torch.no_grad():
+        model[0].weight[0].zero_()
+        model[0].bias.fill_(1.0)
+    x = torch.randn(6, 3, dtype=torch.float64)
+    for noise in NOISES:
+        result = ms.minimum_sharpness(model, x, scope="neuron", noise=noise)  # type: ignore[arg-type]
+        assert result.value <= result.trace
+        with torch.no_grad():
+            assert torch.allclose(ms.rescale(model, result.scales)(x), model(x), rtol=1e-9)
+        if not result.attained:
+            assert "not attained" in result.status
+        assert sum(result.by_parameter.values()) == pytest.approx(result.value, rel=1e-3)
+
+
+def test_all_zero_tensors_have_no_noise() -> None:
+    model: Any = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    with torch.no_grad():
+        model[2].weight.zero_()
+    x = torch.randn(6, 3, dtype=torch.float64)
+    for noise in NOISES:
+        result = ms.minimum_sharpness(model, x, scope="neuron", noise=noise)  # type: ignore[arg-type]
+        assert result.by_parameter["2.weight"] == 0
+    with torch.no_grad():
+        model[0].weight.zero_()
+    result = ms.minimum_sharpness(model, x, scope="neuron", noise="max")
+    assert (result.value, result.lower_bound) == (0, 0)
+    assert result.status.startswith("zero")
+
+
+def test_a_trivial_group() -> None:
+    result = ms.minimum_sharpness(nn.Linear(3, 2), torch.randn(5, 3), scope="neuron", noise="max")
+    assert result.value == pytest.approx(result.trace, rel=1e-12)
+    assert "nothing to rescale" in result.status
+
+
+def test_what_is_refused() -> None:
+    entry = BY_NAME["mlp"]
+    net, data = network(entry), entry.data()
+    with pytest.raises(ms.InputError, match="noise='uniform': expected one of 'absolute', 'relative', 'max', 'max-per-c"):
+        ms.minimum_sharpness(net, data, noise="uniform")  # type: ignore[arg-type]
+    with pytest.raises(ms.InputError, match="biases='none': expected 'exact' or 'noisy'"):
+        ms.minimum_sharpness(net, data, noise="max", biases="none")  # type: ignore[arg-type]
+    with pytest.raises(ms.InputError, match='power_of_two=True goes with noise="absolute"'):
+        ms.flattest(net, data, noise="max", power_of_two=True)
+    trace = ms.hessian_trace(net, data)
+    with pytest.raises(ms.InputError, match='noise="max-per-channel" needs the diagonal'):
+        ms.minimum_sharpness(net, trace, noise="max-per-channel")
+    diagonal = ms.hessian_diagonal(net, data)
+    sums = {name: -value for name, value in diagonal.sum.sums.items()}
+    negative = ms.Diagonal(type(diagonal.sum)(sums, 1.0, 5), "hessian", "x", True, diagonal.exact, diagonal.graph)
+    with pytest.raises(ms.InputError, match=r"the curvature of '0\.weight' is -"):
+        ms.minimum_sharpness(net, negative, scope="neuron", noise="max")
