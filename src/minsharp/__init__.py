@@ -13,8 +13,12 @@ from .version import __version__ as __version__
 if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from . import laws, losses, measures
     from .curvature.hessian import hessian_diagonal, hessian_trace
+    from .measures.bits import allocate_bits
     from .measures.compare import compare
+    from .measures.margin import margin_sensitivity
     from .measures.minimum import flattest, minimum_sharpness
+    from .measures.predicted import predicted_accuracy
+    from .measures.pruning import pruning_masks
     from .measures.registry import measure
     from .measures.relative import relative_minimum_sharpness, relative_sensitivity
     from .measures.robustness import noise_robustness
@@ -39,6 +43,7 @@ __all__ = [
     "ReadError",
     "Symmetries",
     "Trace",
+    "allocate_bits",
     "compare",
     "flattest",
     "fold_batchnorm",
@@ -46,11 +51,14 @@ __all__ = [
     "hessian_trace",
     "laws",
     "losses",
+    "margin_sensitivity",
     "measure",
     "measures",
     "minimum_sharpness",
     "noise_robustness",
     "operation",
+    "predicted_accuracy",
+    "pruning_masks",
     "read",
     "relative_minimum_sharpness",
     "relative_sensitivity",
@@ -63,9 +71,13 @@ __all__ = [
 _PACKAGES = ("laws", "losses", "measures")
 _LATER = {
     "curvature.hessian": ("hessian_diagonal", "hessian_trace"),
+    "measures.bits": ("BitAllocation", "allocate_bits"),
     "measures.compare": ("Comparison", "compare"),
+    "measures.margin": ("MarginSensitivity", "margin_sensitivity"),
     "measures.minimum": ("MinimumSharpness", "flattest", "minimum_sharpness"),
     "measures.normalized": ("NormalizedSharpness", "normalized_sharpness"),
+    "measures.predicted": ("PredictedAccuracy", "predicted_accuracy"),
+    "measures.pruning": ("pruning_masks",),
     "measures.registry": ("measure",),
     "measures.relative": (
         "RelativeMinimumSharpness",

@@ -85,7 +85,10 @@ def test_the_floor_is_an_option() -> None:
     weighed = ms.hessian_trace(net, data, ms.losses.Margin(2 * float(m.max())), curvature="margin").total
     again = ms.hessian_trace(net, data, ms.losses.Margin(4 * float(m.max())), curvature="margin").total
     assert weighed == pytest.approx(4 * again, rel=1e-12)
-    halves = [ms.hessian_trace(net, (data[0][p], data[1][p]), ms.losses.Margin(0.1), curvature="margin") for p in (slice(0, 2), slice(2, 5))]  # type: ignore[index]  # noqa: E501
+    halves = [
+        ms.hessian_trace(net, (data[0][p], data[1][p]), ms.losses.Margin(0.1), curvature="margin")
+        for p in (slice(0, 2), slice(2, 5))
+    ]  # type: ignore[index]
     whole = ms.hessian_trace(net, data, ms.losses.Margin(0.1), curvature="margin")
     assert (halves[0] + halves[1]).total == pytest.approx(whole.total, rel=1e-12)
 

@@ -34,15 +34,15 @@ def size(weight: Tensor, noise: str, sharp: float | None = None) -> Tensor:
     return top.view(-1, *[1] * (weight.dim() - 1)) if noise == "max-per-channel" and weight.dim() > 1 else top.squeeze()
 
 
-def objective(h: dict[str, Tensor], w: dict[str, Tensor], noise: str, biases: str, sharp: float | None = None) -> Tensor:
-    parts = [
-        (size(w[name], noise, sharp) * h[name]).sum() for name in h if biases == "noisy" or w[name].dim() > 1
-    ]
+def objective(
+    h: dict[str, Tensor], w: dict[str, Tensor], noise: str, biases: str, sharp: float | None = None
+) -> Tensor:
+    parts = [(size(w[name], noise, sharp) * h[name]).sum() for name in h if biases == "noisy" or w[name].dim() > 1]
     return torch.stack(parts).sum() if parts else torch.zeros(())
 
 
 def independent_minimum(net: ms.Network, diagonal: ms.Diagonal, noise: str, biases: str) -> float:
-    """scipy's L-BFGS with torch's derivatives on the definition, smoothed more and more sharply where it has corners."""
+    """scipy's L-BFGS with torch's derivatives on the definition, smoothed less and less where it has corners."""
     result = ms.minimum_sharpness(net, diagonal, scope="neuron")
     symmetries = result.symmetries
     h, w = dict(diagonal.by_parameter), {n: net.parameters[n].detach().double() for n in diagonal.by_parameter}
@@ -84,7 +84,7 @@ def test_equals_an_independent_minimiser(chosen: Entry, noise: Any, biases: Any)
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_certified_and_attained_and_invariant(entry: Entry, noise: Any) -> None:
-    """Value and bound agree; the network that is returned has the value, by the definition; rescaling changes nothing."""
+    """Value and bound agree; the network that is returned has the value; rescaling changes nothing."""
     net, data = network(entry), entry.data()
     diagonal = ms.hessian_diagonal(net, data, curvature="ggn")
     result = ms.minimum_sharpness(net, diagonal, scope="neuron", noise=noise)
@@ -137,7 +137,7 @@ def test_layers_have_nothing_to_gain(noise: Any) -> None:
     net, data = network(entry), entry.data()
     result = ms.minimum_sharpness(net, data, noise=noise)
     assert result.value == result.lower_bound == pytest.approx(result.trace, rel=1e-12)
-    assert 'nothing to gain from a factor per layer' in result.status
+    assert "nothing to gain from a factor per layer" in result.status
     assert 'scope="neuron" can lower it' in result.status
     other = rescaled(net, result.symmetries.random(0))
     assert ms.minimum_sharpness(other, data, noise=noise).value == pytest.approx(result.value, rel=1e-9)
@@ -196,7 +196,7 @@ def test_a_trivial_group() -> None:
 def test_what_is_refused() -> None:
     entry = BY_NAME["mlp"]
     net, data = network(entry), entry.data()
-    with pytest.raises(ms.InputError, match="noise='uniform': expected one of 'absolute', 'relative', 'max', 'max-per-c"):
+    with pytest.raises(ms.InputError, match="noise='uniform': expected one of 'absolute', 'relative', 'max', 'ma"):
         ms.minimum_sharpness(net, data, noise="uniform")  # type: ignore[arg-type]
     with pytest.raises(ms.InputError, match="biases='none': expected 'exact' or 'noisy'"):
         ms.minimum_sharpness(net, data, noise="max", biases="none")  # type: ignore[arg-type]

@@ -41,8 +41,8 @@ def with_floor(loss: Loss, network: Network, data: Data) -> Loss:
         return loss
     if isinstance(data, Iterator):
         raise InputError(
-            'curvature="margin" reads the data twice, the first time for the floor under small margins: pass a tensor, a '
-            "pair, a list or a DataLoader, or give the floor, as in loss=minsharp.losses.Margin(floor=0.1)"
+            'curvature="margin" reads the data twice, the first time for the floor under small margins: pass a tensor, '
+            "a pair, a list or a DataLoader, or give the floor, as in loss=minsharp.losses.Margin(floor=0.1)"
         )
     total = count = 0.0
     for outputs, _ in outputs_of(network, data):

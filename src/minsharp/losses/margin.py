@@ -14,8 +14,8 @@ class Margin(Loss):
     """No loss: how far noise moves each prediction towards its nearest rival, relative to how far away that is.
 
     With m = o_first - o_second, the largest output minus the second largest, the factor has one column for each
-    prediction, S = (e_first - e_second) / max(m, floor): the curvature is E ||dm/dP||^2 / m^2, the squared ratio of noise
-    to margin per unit of noise. This is ``curvature="margin"``. A single output is told from zero: m = |o|.
+    prediction, S = (e_first - e_second) / max(m, floor): the curvature is E ||dm/dP||^2 / m^2, the squared ratio of
+    noise to margin per unit of noise. This is ``curvature="margin"``. A single output is told from zero: m = |o|.
 
     ``floor`` keeps predictions that are nearly undecided from counting for everything. Where none is given,
     `hessian_trace` takes a twentieth of the root mean square margin of the data; to add up parts of the data, give the
@@ -92,3 +92,10 @@ class Margin(Loss):
             return one.unflatten(3, outputs.shape[2:])
 
         return Columns(flat.shape[2], slice)
+
+
+class PlainMargin(Margin):
+    """The margin itself, in its own units: S = e_first - e_second, so that S^T J is dm/dP."""
+
+    def _sizes(self, outputs: Tensor) -> Tensor:
+        return torch.ones_like(wide(self.margins(outputs).detach()))

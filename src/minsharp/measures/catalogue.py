@@ -13,6 +13,7 @@ from .corruption import parameter_corruption
 from .eigenvalue import largest_eigenvalue
 from .fisher_rao import fisher_rao_norm
 from .keskar import keskar_sharpness
+from .margin import margin_sensitivity
 from .minimum import minimum_sharpness
 from .normalized import normalized_sharpness
 from .pacgen import pacgen
@@ -62,6 +63,26 @@ def _relative_sensitivity(model: Model, data: Any, loss: Any, jacobian: Diagonal
 @measure("relative sensitivity (element)", invariance="neuron", uses="jacobian", reads=True)
 def _relative_sensitivity_per_element(model: Model, data: Any, loss: Any, jacobian: Diagonal) -> Any:
     return relative_sensitivity(model, jacobian, scope="element")
+
+
+@measure("margin sensitivity", invariance="layer", uses="margin", reads=True)
+def _margin_sensitivity(model: Model, data: Any, loss: Any, margin: Diagonal) -> Any:
+    return margin_sensitivity(model, margin)
+
+
+@measure("margin sensitivity (element)", invariance="neuron", uses="margin", reads=True)
+def _margin_sensitivity_per_element(model: Model, data: Any, loss: Any, margin: Diagonal) -> Any:
+    return margin_sensitivity(model, margin, scope="element")
+
+
+@measure("minimum margin sensitivity", invariance="layer", uses="margin", reads=True)
+def _minimum_margin(model: Model, data: Any, loss: Any, margin: Diagonal) -> Any:
+    return minimum_sharpness(model, margin)
+
+
+@measure("minimum margin sensitivity (neuron)", invariance="neuron", uses="margin", reads=True)
+def _minimum_margin_per_neuron(model: Model, data: Any, loss: Any, margin: Diagonal) -> Any:
+    return minimum_sharpness(model, margin, scope="neuron")
 
 
 @measure("normalized sharpness", invariance="neuron", uses="diagonal", reads=True)

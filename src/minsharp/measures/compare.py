@@ -215,6 +215,10 @@ class _Subject:
     def jacobian(self) -> tuple[Diagonal | Exception, float]:
         return self._diagonal("jacobian")
 
+    @cached_property
+    def margin(self) -> tuple[Diagonal | Exception, float]:
+        return self._diagonal("margin")
+
     def ask(self, measure: Measure) -> tuple[float, float | None, float]:
         """Value, standard error and seconds."""
         if measure.needs_labels and not self.labelled:
@@ -232,7 +236,7 @@ class _Subject:
     def _shared(self, name: Shared | None) -> tuple[dict[str, Diagonal], float]:
         if name is None:
             return {}, 0.0
-        found, seconds = self.diagonal if name == "diagonal" else self.jacobian
+        found, seconds = getattr(self, name)
         if isinstance(found, Exception):
             raise found
         return {name: found}, seconds

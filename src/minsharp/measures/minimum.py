@@ -11,7 +11,7 @@ D (prod_d Tr[H_d])^(1/D), the paper's Theorem 1.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import exp, inf, log
+from math import log
 from typing import Any
 
 import torch
@@ -31,9 +31,10 @@ from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
-from ..text import interval, magnitude, number, percent, plain_table
+from ..text import interval, number, plain_table
 from .noise import Biases, Noise, checked, is_noisy
 from .noisy import least_noise, rescaled_parts
+from .outcome import finite_exp, nothing_to_do, status_of, status_of_powers
 
 Curvature = Trace | Diagonal
 
@@ -45,8 +46,7 @@ class MinimumSharpness(Frozen):
     ``by_parameter`` holds each parameter's trace in the rescaled network; ``scales`` goes into `minsharp.rescale`.
     With ``power_of_two``, all of that is of the flattest network that was found with powers of two as factors, and
     ``lower_bound`` is the bound for factors of any kind.
-    Under a ``noise`` that grows with the weights, traces are sums of noise times curvature: ``trace`` of the network as
-    it is, ``value`` the least.
+    Under a ``noise`` that grows with the weights, what is called a trace is the sum of noise times curvature.
     """
 
     value: float
@@ -95,9 +95,9 @@ class MinimumSharpness(Frozen):
     @property
     def _conditions(self) -> str:
         """What is not as usual."""
-        noise = f", noise {self.noise!r}" if self.noise != "absolute" else ""
-        biases = ", biases exact" if self.biases == "exact" else ""
-        return f"{', powers of two' if self.power_of_two else ''}{noise}{biases}"
+        usual = ", powers of two" if self.power_of_two else ""
+        noise = usual if self.noise == "absolute" else f", noise {self.noise!r}"
+        return f"{noise}, biases exact" if self.biases == "exact" else noise
 
     def _rows(self) -> list[tuple[str, ...]]:
         scales = self.scales
@@ -152,11 +152,10 @@ def minimum_sharpness(
     search over them finds, never more than the trace of the network as it is. The search needs the curvature of every
     entry that was measured, so it is done here, and its answer is a result like any other.
 
-    ``noise`` says how large the noise is that the weights have to bear: of the same size for all ("absolute"), or growing
-    with the root mean square of each tensor ("relative"), its largest weight ("max"), or that of each output channel
-    ("max-per-channel"), as quantizers and analog hardware have it. The value is then the least sum over groups T of N_T
-    sum_{i in T} h_i, N_T the mean or the largest of w_i² in T: half of it times sigma² is the expected increase of the
-    loss. Only scope "neuron" can lower it. ``biases`` are "exact" or "noisy"; without it, exact under the last two.
+    ``noise`` has one size for all weights ("absolute"), or grows with the root mean square of each tensor ("relative"),
+    its largest weight ("max"), or that of each output channel ("max-per-channel"), as on quantizers and analog tiles.
+    Then the value is the least sum over groups T of N_T sum_{i in T} h_i, N_T the mean or the largest w_i² of T; only
+    scope "neuron" can lower it. ``biases`` are "exact" or "noisy"; unless given, exact under the last two.
 
     For a chain without biases, D (prod_d Tr[H_d])^(1/D):
 
@@ -182,11 +181,11 @@ def minimum_sharpness(
         asked = 'scope="neuron"' if scope == "neuron" else 'noise="max-per-channel"'
         raise InputError(f"{asked} needs the diagonal: pass hessian_diagonal(model, data)")
     graph = graph_of(model, measured, "minimum_sharpness")
-    fixed = [name for name in graph.parameters if name not in measured.exact]
-    symmetries = tried_group(graph, unwrapped(model), scope, fixed)
+    module, fixed = unwrapped(model), [name for name in graph.parameters if name not in measured.exact]
+    symmetries = tried_group(graph, module, scope, fixed)
     if noise != "absolute":
-        held = dict(unwrapped(model).named_parameters(remove_duplicate=False))
-        return _minimise_under(noise, treated, symmetries, measured, scope, held)
+        held = dict(module.named_parameters(remove_duplicate=False))
+        return _minimise_under(noise, treated, symmetries, measured, held)
     return _minimise_over(symmetries, measured, scope, power_of_two, treated)
 
 
@@ -212,26 +211,21 @@ def _fits(graph: Graph, module: nn.Module, measured: Curvature) -> bool:
 
 
 def _minimise_under(
-    noise: Noise,
-    biases: Biases,
-    symmetries: Symmetries,
-    measured: Curvature,
-    scope: Scope,
-    weights: Mapping[str, Tensor],
+    noise: Noise, biases: Biases, symmetries: Symmetries, measured: Curvature, weights: Mapping[str, Tensor]
 ) -> MinimumSharpness:
     """The least effect of noise that grows with the weights; factors per layer change nothing of it."""
     blocks = curvatures(measured, "neuron" if isinstance(measured, Diagonal) else "layer")
     before = rescaled_parts(blocks, weights, symmetries, torch.zeros(symmetries.dimension), noise, biases)
     least = least_noise(blocks, weights, symmetries, noise, biases)
-    status = _nothing_to_do(symmetries, before)
-    if status is None and scope == "layer":
-        status = Status.SAME_FOR_LAYERS.told()
+    status = nothing_to_do(symmetries, before) or (
+        Status.SAME_FOR_LAYERS.told() if symmetries.scope == "layer" else None
+    )
     return _result(
         symmetries,
         measured,
-        value=_exp(least.log_value),
-        lower_bound=_exp(least.log_bound),
-        status=status or _status(least.vanishing, least.log_value, least.log_bound),
+        value=finite_exp(least.log_value),
+        lower_bound=finite_exp(least.log_bound),
+        status=status or status_of(least.vanishing, least.log_value, least.log_bound),
         attained=not least.vanishing,
         by_parameter=least.after,
         before=before,
@@ -273,20 +267,20 @@ def _minimise_over(
     solution = minimise(log_c, A)
     before = {name: float(block.sum()) for name, block in blocks.items()}
     vanishing = [name for i, name in enumerate(blocks) if solution.vanishing[owner == i].any()]
-    z, bound = np.asarray(solution.z, dtype=np.float64), _exp(solution.log_bound)
+    z, bound = np.asarray(solution.z, dtype=np.float64), finite_exp(solution.log_bound)
     if power_of_two:
         z, after = _powers(log_c, A, owner, z, list(before.values()))
         value = sum(after)
-        status = _status_of_powers(value, bound, bool(z.any()))
+        status = status_of_powers(value, bound, bool(z.any()))
     else:
-        after, value = _traces(log_c, A, owner, z, len(blocks)), _exp(solution.log_value)
-        status = _status(vanishing, solution.log_value, solution.log_bound)
+        after, value = _traces(log_c, A, owner, z, len(blocks)), finite_exp(solution.log_value)
+        status = status_of(vanishing, solution.log_value, solution.log_bound)
     return _result(
         symmetries,
         measured,
         value=value,
         lower_bound=min(bound, value),
-        status=_nothing_to_do(symmetries, before) or status,
+        status=nothing_to_do(symmetries, before) or status,
         attained=power_of_two or solution.attained,
         by_parameter=dict(zip(blocks, after, strict=True)),
         before=before,
@@ -354,37 +348,6 @@ def _terms(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, .
         c = c.reshape(c.shape[extra:]).expand(plus.shape)
         parts.append((c.flatten(), plus.flatten(), minus.flatten(), torch.full((plus.numel(),), i)))
     return tuple(torch.cat(column).numpy() for column in zip(*parts, strict=True))
-
-
-def _exp(x: float) -> float:
-    try:
-        return exp(x)
-    except OverflowError:
-        return inf
-
-
-def _nothing_to_do(symmetries: Symmetries, before: Mapping[str, float]) -> StatusText | None:
-    """Why the minimum is the trace as it is; none if it need not be."""
-    if not any(before.values()):
-        return Status.NO_CURVATURE.told()
-    if not symmetries.dimension:
-        reasons = dict.fromkeys(symmetries.pinned.values())
-        return Status.PINNED.told(reasons="; ".join(reasons))
-    return None
-
-
-def _status(vanishing: list[str], log_value: float, log_bound: float) -> StatusText:
-    if vanishing:
-        return Status.INFIMUM.told(names=", ".join(vanishing))
-    return Status.MINIMUM.told(gap=magnitude(max(log_value - log_bound, 0.0), 0))
-
-
-def _status_of_powers(value: float, bound: float, moved: bool) -> StatusText:
-    case = Status.POWERS_OF_TWO if moved else Status.NO_FLATTER_POWER
-    if not bound:
-        return case.told(distance="with other factors the trace comes as near to zero as one likes")
-    above = percent(max(value / bound - 1, 0.0), 2)
-    return case.told(distance=f"at most {above} above the minimum of all factors")
 
 
 @plain_mode()

@@ -3,7 +3,7 @@
     "absolute"         the same for every weight
     "relative"         the mean square of each tensor
     "max"              the largest square of each tensor: quantizers with a scale per tensor, analog tiles
-    "max-per-channel"  the largest square of each output channel, along the first axis of a tensor, as quantizers take it
+    "max-per-channel"  the largest square of each output channel, along the first axis, as quantizers take it
 
 each times sigma². Round to nearest with b bits, symmetric, has steps of max / (2^(b-1) - 1), and errors of variance
 step²/12: sigma² = 1 / (12 (2^(b-1) - 1)²). Biases, and other parameters with fewer than two axes, are either noisy like
@@ -13,7 +13,6 @@ the rest, each one tensor, or kept exact, as they are where weights are quantize
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-import torch
 from torch import Tensor
 
 from ..errors import InputError
@@ -57,6 +56,7 @@ def levels(bits: int) -> int:
 def variance(weight: Tensor, noise: Noise) -> Tensor:
     """The noise of a tensor per unit of sigma², broadcastable to it.
 
+    >>> import torch
     >>> variance(torch.tensor([[1.0, -2.0], [0.5, 0.0]]), "max-per-channel").tolist()
     [[4.0], [0.25]]
     >>> variance(torch.tensor([1.0, -2.0]), "relative").tolist()
@@ -82,3 +82,75 @@ def weighed(
         weight = weights[name].detach().to(h)
         parts[name] = float((variance(weight, noise) * h).sum()) if is_noisy(weight.dim(), biases) else 0.0
     return parts
+
+
+# Sizes of noise, and what quantizers and devices do
+
+Device = Literal["absolute", "relative", "max", "max-per-channel", "pcm"]
+DEVICES: tuple[str, ...] = get_args(Device)
+Bits = int | Mapping[str, int]
+
+
+def noise_variances(
+    weights: Mapping[str, Tensor], noise: Device, biases: Biases, sigma: float | None, bits: Bits | None
+) -> dict[str, Tensor]:
+    """The variance of the noise on each parameter, broadcastable to it; zero where it is kept exact."""
+    found = {}
+    for name, weight in weights.items():
+        if not is_noisy(weight.dim(), biases):
+            found[name] = weight.new_zeros([1] * weight.dim())
+        elif noise == "pcm":
+            found[name] = (1.0 if sigma is None else sigma) ** 2 * programming_variance(weight)
+        else:
+            size = sigma**2 if sigma is not None else 1 / (12 * levels(bits_of(name, bits)) ** 2)
+            found[name] = size * variance(weight, noise)
+    return found
+
+
+def checked_size(noise: Device, sigma: float | None, bits: Bits | None) -> None:
+    """Refuse sizes of noise that are none, and bits where nothing is quantized."""
+    if bits is not None and noise not in GROWING:
+        raise InputError(f"bits={bits!r} with noise={noise!r}: quantizers make the noises 'max' and 'max-per-channel'")
+    if (sigma is None) == (bits is None) and not (noise == "pcm" and bits is None):
+        raise InputError(f"sigma={sigma!r}, bits={bits!r}: expected one of them, as in sigma=0.05 or bits=4")
+    if sigma is not None and not 0 <= sigma < float("inf"):
+        raise InputError(f"sigma={sigma!r}: expected a size of noise, not negative, as in sigma=0.05")
+    for each in bits.values() if isinstance(bits, Mapping) else [] if bits is None else [bits]:
+        checked_bits(each)
+
+
+def bits_of(name: str, bits: Bits | None) -> int:
+    """The bits of one parameter."""
+    if isinstance(bits, Mapping):
+        if name not in bits:
+            raise InputError(f"bits={dict(bits)!r}: there is none for '{name}'")
+        return bits[name]
+    return checked_bits(bits)
+
+
+def quantized(weight: Tensor, bits: int, noise: Noise) -> Tensor:
+    """Round to nearest with symmetric steps of max / (2^(b-1) - 1), one size per tensor or per output channel.
+
+    >>> import torch
+    >>> quantized(torch.tensor([[3.0, -1.2, 0.4]]), 3, "max").tolist()  # steps of one
+    [[3.0, -1.0, 0.0]]
+    """
+    step = variance(weight, noise).sqrt() / levels(bits)
+    return (weight / step.where(step > 0, step.new_ones(()))).round() * step
+
+
+# Programming noise of phase-change memory, as measured on a million devices: Joshi et al., Nature Communications 11,
+# 2473 (2020); Nandakumar et al., ICECS 2019. In microsiemens, for a target between 0 and 1 times 25 microsiemens.
+PCM_LARGEST = 25.0
+
+
+def _programming_deviation(g: Tensor) -> Tensor:
+    return (-1.1731 * g.square() + 1.9650 * g + 0.2635).clamp_min(0)
+
+
+def programming_variance(weight: Tensor) -> Tensor:
+    """The variance of weights programmed into pairs of phase-change devices: one holds |w| / max|w|, the other zero."""
+    top = weight.detach().abs().max() if weight.numel() else weight.new_zeros(())
+    g = weight.detach().abs() / top.where(top > 0, top.new_ones(()))
+    both = _programming_deviation(g).square() + _programming_deviation(g.new_zeros(())).square()
+    return both * (top / PCM_LARGEST).square()

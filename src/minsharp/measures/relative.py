@@ -158,15 +158,23 @@ def relative_sensitivity(
         measured = measure(model, data, parameters=parameters, curvature="jacobian", **options)
     if scope == "element" and isinstance(measured, Trace):
         raise InputError('scope="element" needs the diagonal: pass hessian_diagonal(model, data, curvature="jacobian")')
-    held = dict(unwrapped(model).named_parameters(remove_duplicate=False))
     energy = _energy(measured.energy)
-    squares = {name: held[name].detach().cpu().double().square() for name in measured.exact}
-    if scope == "element":
-        parts = {n: float((squares[n] * h.cpu()).sum()) / energy for n, h in measured.by_parameter.items()}
-    else:
-        traces = measured.trace if isinstance(measured, Diagonal) else measured
-        parts = {n: _mean(squares[n]) * trace / energy for n, trace in traces.by_parameter.items()}
+    parts = {n: v / energy for n, v in weighed_by_size(measured, squared_weights(model, measured), scope).items()}
     return RelativeSensitivity(sum(parts.values()), parts, energy, scope, measured.samples)
+
+
+def squared_weights(model: nn.Module | Network, measured: Curvature) -> dict[str, Tensor]:
+    """The squares of the parameters that were measured, in double precision."""
+    held = dict(unwrapped(model).named_parameters(remove_duplicate=False))
+    return {name: held[name].detach().cpu().double().square() for name in measured.exact}
+
+
+def weighed_by_size(measured: Curvature, squares: Mapping[str, Tensor], scope: SensitivityScope) -> dict[str, float]:
+    """Each parameter's curvature times the size of its weights: the mean square of the tensor, or entry by entry."""
+    if scope == "element" and isinstance(measured, Diagonal):
+        return {n: float((squares[n] * h.cpu()).sum()) for n, h in measured.by_parameter.items()}
+    traces = measured.trace if isinstance(measured, Diagonal) else measured
+    return {n: _mean(squares[n]) * trace for n, trace in traces.by_parameter.items()}
 
 
 def _jacobian(data: Data | Curvature) -> Data | Curvature:

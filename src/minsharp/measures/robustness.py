@@ -1,9 +1,9 @@
 """How a network bears noise on its weights: the use that sharpness is a proxy for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
-from typing import Any, Literal
+from math import nan, sqrt
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,20 @@ from ..reference.objective import Objective
 from ..subject.batches import Data
 from ..subject.model import Pattern
 from ..subject.modes import plain_mode
-from ..text import number, plain_table
-
-Noise = Literal["absolute", "relative"]
+from ..text import count, number, plain_table
+from .noise import (
+    DEVICES,
+    Biases,
+    Bits,
+    Device,
+    bits_of,
+    checked,
+    checked_size,
+    is_noisy,
+    levels,
+    noise_variances,
+    quantized,
+)
 
 
 @dataclass(frozen=True)
@@ -39,13 +50,14 @@ class NoiseLevel:
     agreement: Measured
     accuracy: Measured | None
     loss: Measured | None
+    bits: Bits | None = None
 
 
 @dataclass(frozen=True, repr=False)
 class NoiseRobustness:
     """Levels of noise, in the order asked for; level zero is the network as it is."""
 
-    noise: Noise
+    noise: Device
     trials: int
     levels: tuple[NoiseLevel, ...]
 
@@ -56,7 +68,13 @@ class NoiseRobustness:
             return None if m is None else {"mean": m.mean, "standard_error": m.standard_error}
 
         rows = [
-            {"sigma": v.sigma, "agreement": plain(v.agreement), "accuracy": plain(v.accuracy), "loss": plain(v.loss)}
+            {
+                "sigma": v.sigma,
+                "bits": v.bits,
+                "agreement": plain(v.agreement),
+                "accuracy": plain(v.accuracy),
+                "loss": plain(v.loss),
+            }
             for v in self.levels
         ]
         return {"noise": self.noise, "trials": self.trials, "levels": rows}
@@ -65,13 +83,27 @@ class NoiseRobustness:
         def cell(m: Measured | None, spec: str) -> str:
             return "-" if m is None else format(m, spec)
 
-        rows = [
-            (number(v.sigma), cell(v.accuracy, ".4f"), cell(v.agreement, ".4f"), cell(v.loss, ".4g"))
-            for v in self.levels
-        ]
-        size = "absolute" if self.noise == "absolute" else "relative to each tensor's root mean square"
-        head = f"Gaussian noise on the weights, {size}, {self.trials} trials"
-        return f"{head}\n{plain_table(('sigma', 'accuracy', 'agreement', 'loss'), rows, text=0)}"
+        rows = [(_size(v), cell(v.accuracy, ".4f"), cell(v.agreement, ".4f"), cell(v.loss, ".4g")) for v in self.levels]
+        rounded = any(level.bits is not None for level in self.levels)
+        made = "Weights rounded to nearest" if rounded else "Gaussian noise on the weights"
+        head = f"{made}, {_SIZES[self.noise]}, {count(self.trials)} trial{'s' if self.trials > 1 else ''}"
+        columns = ("bits" if rounded else "sigma", "accuracy", "agreement", "loss")
+        return f"{head}\n{plain_table(columns, rows, text=0)}"
+
+
+_SIZES: dict[str, str] = {
+    "absolute": "absolute",
+    "relative": "relative to each tensor's root mean square",
+    "max": "relative to each tensor's largest weight",
+    "max-per-channel": "relative to each output channel's largest weight",
+    "pcm": "as phase-change memory is programmed",
+}
+
+
+def _size(level: NoiseLevel) -> str:
+    return (
+        number(level.sigma) if level.bits is None else "mixed" if isinstance(level.bits, Mapping) else str(level.bits)
+    )
 
 
 @plain_mode()
@@ -81,16 +113,25 @@ def noise_robustness(
     loss: Criterion | None = None,
     *,
     sigmas: Sequence[float] = (0.01, 0.03, 0.1),
+    bits: Sequence[Bits] | None = None,
     trials: int = 10,
-    noise: Noise = "absolute",
+    noise: Device = "absolute",
+    biases: Biases | None = None,
     parameters: Pattern = None,
     seed: int = 0,
 ) -> NoiseRobustness:
     """Accuracy, agreement and loss under Gaussian noise on the weights, over random trials.
 
     ``noise="absolute"``: every entry moves by sigma times a standard normal. ``noise="relative"``: by sigma times the
-    root mean square of its tensor, which no rescaling of whole layers changes. Without targets only the agreement with
-    the undisturbed predictions is measured. The same seed draws the same noise for networks of the same shape.
+    root mean square of its tensor, which no rescaling of whole layers changes. ``noise="max"``, "max-per-channel": by
+    sigma times the largest weight of its tensor, or output channel. ``noise="pcm"``: by sigma times what programming it
+    into phase-change memory does (Joshi et al. 2020), so that sigma 1 is the hardware. With ``bits=[8, 4]`` under "max"
+    or "max-per-channel" there is no chance in it: weights are rounded to nearest, symmetrically, with each of these
+    numbers of bits (or, a mapping, with one for each parameter). ``biases`` are "noisy" or "exact"; unless given, exact
+    under all but the first two. `predicted_accuracy` says the same without a draw.
+
+    Without targets only the agreement with the undisturbed predictions is measured. The same seed draws the same noise
+    for networks of the same shape.
 
     Without noise nothing changes:
 
@@ -99,17 +140,23 @@ def noise_robustness(
     >>> result.levels[0].agreement
     Measured(mean=1.0, standard_error=0.0)
     """
-    if noise not in ("absolute", "relative"):
-        raise InputError(f"noise={noise!r}: expected 'absolute' or 'relative'")
+    treated = checked(noise, biases, DEVICES)
     if trials < 2:
         raise InputError(f"trials={trials}: expected at least 2, for a standard error")
     if not sigmas or not all(sigma >= 0 for sigma in sigmas):
         raise InputError(f"sigmas={sigmas!r}: expected sizes of noise, none negative, as in sigmas=[0.01, 0.1]")
+    if bits is not None and (isinstance(bits, int | Mapping) or not bits):
+        raise InputError(f"bits={bits!r}: expected numbers of bits in a list, as in bits=[8, 4]")
+    for each in bits or ():
+        checked_size(noise, None, each)
     objective = Objective(model, data, loss, parameters)
     with objective.prepared(), torch.no_grad():
         still = [_predictions(objective, objective.outputs({}, batch)) for batch in objective.batches]
-        levels = tuple(_level(objective, still, float(sigma), trials, noise, seed) for sigma in sigmas)
-    return NoiseRobustness(noise, trials, levels)
+        if bits is not None:
+            return NoiseRobustness(noise, 1, tuple(_rounded(objective, still, each, noise, treated) for each in bits))
+        draw = _Draw(noise, treated, seed)
+        found = tuple(_level(objective, still, float(sigma), trials, draw) for sigma in sigmas)
+    return NoiseRobustness(noise, trials, found)
 
 
 def _predictions(objective: Objective, outputs: Tensor) -> Tensor:
@@ -118,10 +165,38 @@ def _predictions(objective: Objective, outputs: Tensor) -> Tensor:
     return outputs.argmax(axis) if outputs.dim() > 1 and outputs.shape[axis] > 1 else outputs > 0
 
 
-def _level(objective: Objective, still: list[Tensor], sigma: float, trials: int, noise: Noise, seed: int) -> NoiseLevel:
-    runs = [_trial(objective, still, sigma, noise, torch.Generator().manual_seed(seed + k)) for k in range(trials)]
+class _Draw(NamedTuple):
+    """How noise is drawn."""
+
+    noise: Device
+    biases: Biases
+    seed: int
+
+    def __call__(self, weights: Mapping[str, Tensor], sigma: float, trial: int) -> dict[str, Tensor]:
+        """The weights with noise on them."""
+        generator = torch.Generator().manual_seed(self.seed + trial)
+        moved = {}
+        for name, N in noise_variances(weights, self.noise, self.biases, sigma, None).items():
+            weight = weights[name]
+            draw = torch.randn(weight.shape, generator=generator, dtype=torch.float32).to(weight)
+            moved[name] = weight + N.sqrt() * draw
+        return moved
+
+
+def _level(objective: Objective, still: list[Tensor], sigma: float, trials: int, draw: _Draw) -> NoiseLevel:
+    runs = [_trial(objective, still, draw(objective.parameters, sigma, k)) for k in range(trials)]
     agreement, accuracy, loss = zip(*runs, strict=True)
     return NoiseLevel(sigma, *(_mean(values) for values in (agreement, accuracy, loss)))  # type: ignore[arg-type]
+
+
+def _rounded(objective: Objective, still: list[Tensor], bits: Bits, noise: Device, biases: Biases) -> NoiseLevel:
+    """The network rounded to so many bits: no chance, and no error. Its sigma is that of noise of the same variance."""
+    weights = objective.parameters
+    chosen = {name: w for name, w in weights.items() if is_noisy(w.dim(), biases)}
+    moved = {name: quantized(w, bits_of(name, bits), noise) for name, w in chosen.items()}  # type: ignore[arg-type]
+    found = _trial(objective, still, moved)
+    sigma = 1 / (sqrt(12) * levels(bits)) if isinstance(bits, int) else nan
+    return NoiseLevel(sigma, *(None if v is None else Measured(v, 0.0) for v in found), bits=bits)  # type: ignore[arg-type]
 
 
 def _mean(values: Sequence[float | None]) -> Measured | None:
@@ -134,31 +209,21 @@ def _mean(values: Sequence[float | None]) -> Measured | None:
 
 
 def _trial(
-    objective: Objective, still: list[Tensor], sigma: float, noise: Noise, generator: torch.Generator
+    objective: Objective, still: list[Tensor], moved: dict[str, Tensor]
 ) -> tuple[float, float | None, float | None]:
     """Agreement, accuracy and loss of one disturbed network."""
-    moved = {}
-    for name, parameter in objective.parameters.items():
-        size = (
-            sigma
-            if noise == "absolute"
-            else sigma * float(parameter.square().sum().div(max(parameter.numel(), 1)).sqrt())
-        )
-        moved[name] = parameter + size * torch.randn(parameter.shape, generator=generator, dtype=torch.float32).to(
-            parameter
-        )
-    agree = right = total = count = 0.0
+    agree = right = total = predictions_made = 0.0
     classes = labelled = False
     for batch, before in zip(objective.batches, still, strict=True):
         outputs = objective.outputs(moved, batch)
         predictions = _predictions(objective, outputs)
         agree += float((predictions == before).sum())
-        count += predictions.numel()
+        predictions_made += predictions.numel()
         if batch.targets is not None:
             labelled = True
             total += float(objective.loss.total(outputs, batch.targets))
             if batch.targets.shape == predictions.shape:
                 classes = True
                 right += float((predictions == batch.targets).sum())
-    accuracy = right / count if classes else None
-    return agree / count, accuracy, total / objective.divisor if labelled else None
+    accuracy = right / predictions_made if classes else None
+    return agree / predictions_made, accuracy, total / objective.divisor if labelled else None

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..frozen import Frozen, FrozenDict
 from ..graph.records import Graph
+from ..subject.model import Model, unwrapped
 from ..text import count, number, percent, plain_table, printable
 from .sums import CurvatureSum
 
@@ -160,6 +161,24 @@ class Diagonal(_Curvature):
     def total(self) -> float:
         """Tr[H]: the sum of all entries."""
         return sum(self._totals.values())
+
+    def saliency(self, model: Model) -> Mapping[str, Tensor]:
+        """h_i w_i² / 2 for each weight: what the loss is predicted to lose with it. No rescaling changes it.
+
+        Takes the module (or network) that was measured. With `minsharp.pruning_masks` it says what to prune.
+
+        >>> import torch, minsharp
+        >>> model = torch.nn.Linear(2, 2, bias=False)
+        >>> _ = torch.nn.init.constant_(model.weight, 3.0)
+        >>> minsharp.hessian_diagonal(model, torch.tensor([[1.0, 2.0]])).saliency(model)["weight"][0].tolist()
+        [1.125, 4.5]
+        """
+        held = dict(unwrapped(model).named_parameters(remove_duplicate=False))
+        unlike = [n for n, h in self.sum.sums.items() if n not in held or held[n].shape != h.shape]
+        if unlike:
+            raise InputError(f"these results are of another network: the model has no {unlike} of the same shape")
+        weights = {name: held[name].detach().to(h) for name, h in self.sum.sums.items()}
+        return FrozenDict({name: h * weights[name].square() / 2 for name, h in self.by_parameter.items()})
 
     @property
     def trace(self) -> Trace:

@@ -24,6 +24,7 @@ STEPS = 150
 PRECISION = 1e-10
 PATIENCE = 8  # steps without a better bound or value, after which rounding rules
 SHORT = 0.99  # of the way to where a room or a multiplier ends
+WIDE = 20.0  # room that is not made any wider: where nothing holds a scale, it would go to infinity
 BALANCE = 0.3  # of how far B^T (p - l) is from zero: what r l add up to at least, or there is no way left to mend it
 GROWTH = 3.0  # how many times larger f may become in one step
 
@@ -92,7 +93,7 @@ class _Point:
 
     @cached_property
     def _step(self) -> Callable[[Array], Pair]:
-        """For a slope B^T weights Newton's step in z and s, by weights d = p + l / r; s is eliminated, group by group."""
+        """For a slope B^T weights Newton's step in z and s, by d = p + l / r; s is eliminated, group by group."""
         program, d = self.program, self.p + self.l / self.room
         totals = program.totals(d)
         C = program.member.T @ (scipy.sparse.diags_array(d) @ program.A)  # (groups, unknowns)
@@ -118,7 +119,7 @@ class _Point:
         return float(dual - rest) / float(p.sum()) - 1e-15
 
     def next(self) -> "_Point":
-        """A step straight on tells how far the products r l can shrink; the step that is taken aims there, and bends."""
+        """A step straight on tells how far the products r l can shrink; the one that is taken aims there, and bends."""
         present = np.isfinite(self.room)
         room = np.where(present, self.room, 0.0)
         du, dl = self._straight()
@@ -128,6 +129,7 @@ class _Point:
         shrink = max((float(left) / float(gaps.sum())) ** 3, min(BALANCE * unbalanced / float(gaps.sum()), 0.9))
         means = self.program.totals(gaps) / self.program.totals(present.astype(float))
         aim = (shrink * means[self.program.group] - du * dl) / self.room  # what l would be, by r l alone
+        aim = np.where(self.room < WIDE, aim, 0.0)
         dz, ds = self._step(self.p - aim)
         du = self._felt(dz, ds)
         dl = aim - self.l * (1 + du / self.room)

@@ -1,0 +1,159 @@
+"""How many bits each tensor gets, so that rounding costs the least at a given size.
+
+Rounding tensor T to b bits is predicted to raise the loss by half of sum_i h_i (w_i - round_b(w_i))², h the diagonal of
+the Hessian: the error that it really makes, not one that it makes on average. Choosing one b for each tensor under a
+budget of bits is an integer program, which `scipy.optimize.milp` solves to optimality.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..curvature.hessian import hessian_diagonal
+from ..errors import InputError
+from ..frozen import Frozen
+from ..losses import Criterion
+from ..network.network import Network
+from ..results.curvature import Diagonal, MatrixName
+from ..subject.batches import Data
+from ..subject.model import Pattern, unwrapped
+from ..subject.modes import plain_mode
+from ..subject.outputs import Pick
+from ..text import count, number, plain_table
+from .minimum import curvatures
+from .noise import GROWING, Noise, checked_bits, quantized
+
+
+@dataclass(frozen=True, repr=False)
+class BitAllocation(Frozen):
+    """Bits for every tensor with two axes or more, and the increase of the loss that they are predicted to cost.
+
+    ``increase`` is the sum of ``by_parameter``; ``uniform`` holds the same for one number of bits throughout;
+    ``mean_bits`` is over weights. ``bits`` goes into `noise_robustness` and `predicted_accuracy`.
+    """
+
+    bits: Mapping[str, int]
+    increase: float
+    by_parameter: Mapping[str, float]
+    mean_bits: float
+    budget: float
+    sizes: Mapping[str, int]
+    uniform: Mapping[str, float] = field(repr=False)
+    noise: Noise = "max"
+
+    @property
+    def size(self) -> int:
+        """Bytes for the weights that have bits, rounded up."""
+        return -(-sum(self.bits[name] * size for name, size in self.sizes.items()) // 8)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain Python: ready for json; ``bits`` by parameter name is what toolkits take."""
+        plain = {name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(self).items()}
+        return {**plain, "bytes": self.size}
+
+    def __repr__(self) -> str:
+        rows = [(n, str(b), count(self.sizes[n]), number(self.by_parameter[n])) for n, b in self.bits.items()]
+        total = ("total", number(self.mean_bits, 4), count(sum(self.sizes.values())), number(self.increase))
+        head = (
+            f"{number(self.mean_bits, 4)} bits per weight (at most {number(self.budget, 4)}), {count(self.size)} bytes"
+        )
+        table = plain_table(("parameter", "bits", "weights", "increase"), rows, total=total)
+        return f"{head}; predicted increase of the loss {number(self.increase)}\n{table}"
+
+
+@plain_mode()
+def allocate_bits(
+    model: nn.Module | Network,
+    data: Data | Diagonal,
+    loss: Criterion | None = None,
+    *,
+    bits: Sequence[int] = (2, 3, 4, 8),
+    budget: float | None = None,
+    size: int | None = None,
+    noise: Noise = "max",
+    curvature: MatrixName = "hessian",
+    parameters: Pattern = None,
+    outputs: Pick = None,
+    class_axis: int | None = None,
+    progress: bool = False,
+) -> BitAllocation:
+    """The bits for each tensor that are predicted to cost the least loss: the optimum of an integer program.
+
+    ``bits`` are the choices, ``budget`` the mean number of bits per weight, or ``size`` the bytes that all weights may
+    take together. ``noise="max"`` rounds with one scale per tensor, "max-per-channel" with one per output channel.
+    Biases, and other parameters with fewer than two axes, stay as they are. ``data`` may also be a result of
+    `hessian_diagonal`, of any curvature. The predicted increase is half of sum_i h_i (w_i - round(w_i))².
+
+    What matters most gets the most bits:
+
+    >>> import torch
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> result = allocate_bits(model, torch.randn(64, 4), budget=4.0)
+    >>> result.mean_bits <= 4.0 and result.increase <= result.uniform["4"]
+    True
+    """
+    choices = sorted({checked_bits(b) for b in bits})
+    if noise not in GROWING:
+        raise InputError(f"noise={noise!r}: expected 'max' or 'max-per-channel', the ways to quantize")
+    measured = data
+    if not isinstance(measured, Diagonal):
+        options: Any = {"outputs": outputs, "class_axis": class_axis, "progress": progress}
+        measured = hessian_diagonal(model, data, loss, parameters=parameters, curvature=curvature, **options)
+    held = dict(unwrapped(model).named_parameters(remove_duplicate=False))
+    blocks = {name: h for name, h in curvatures(measured, "neuron").items() if h.dim() > 1 and h.numel()}
+    if not blocks:
+        raise InputError(f"none of {list(measured.exact)} has two axes or more: there is nothing to give bits to")
+    sizes = {name: h.numel() for name, h in blocks.items()}
+    limit = _limit(choices, sizes, budget, size)
+    costs = {n: [_increase(h, held[n].detach().cpu().double(), b, noise) for b in choices] for n, h in blocks.items()}
+    chosen = _cheapest(list(costs.values()), [[b * n for b in choices] for n in sizes.values()], limit)
+    found = {name: choices[k] for name, k in zip(costs, chosen, strict=True)}
+    parts = {name: costs[name][k] for name, k in zip(costs, chosen, strict=True)}
+    weights = sum(sizes.values())
+    uniform = {str(b): sum(each[k] for each in costs.values()) for k, b in enumerate(choices)}
+    mean = sum(found[name] * n for name, n in sizes.items()) / weights
+    return BitAllocation(found, sum(parts.values()), parts, mean, limit / weights, sizes, uniform, noise)
+
+
+def _limit(choices: list[int], sizes: Mapping[str, int], budget: float | None, size: int | None) -> float:
+    """The bits that all weights may take; refuses what no assignment meets."""
+    if not choices:
+        raise InputError("bits=(): expected some numbers of bits to choose from, as in bits=(2, 3, 4, 8)")
+    if (budget is None) == (size is None):
+        given = f"budget={budget!r}, size={size!r}"
+        raise InputError(f"{given}: expected one of them, as in budget=4.0 (bits per weight) or size=100_000 (bytes)")
+    weights = sum(sizes.values())
+    limit = float(8 * size) if size is not None else float(budget or 0) * weights
+    least = choices[0] * weights
+    if not limit >= least * (1 - 1e-12):
+        asked = f"size={size!r} bytes" if size is not None else f"budget={budget!r} bits per weight"
+        raise InputError(
+            f"{asked}: no assignment meets it. With {choices[0]} bits throughout, the fewest of bits={choices}, "
+            f"{weights} weights take {-(-least // 8)} bytes"
+        )
+    return limit
+
+
+def _increase(h: Tensor, weight: Tensor, bits: int, noise: Noise) -> float:
+    """Half of sum h (w - round(w))²."""
+    return float((h * (weight - quantized(weight, bits, noise)).square()).sum()) / 2
+
+
+def _cheapest(costs: list[list[float]], sizes: list[list[int]], limit: float) -> list[int]:
+    """One choice from each row, their costs the least in total and their sizes within the limit."""
+    import numpy as np
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    rows, choices = len(costs), len(costs[0])
+    c = np.array(costs).ravel()
+    each = np.kron(np.eye(rows), np.ones(choices))  # one choice in every row
+    total = np.array(sizes, dtype=float).ravel()[None]
+    constraints = [LinearConstraint(each, 1, 1), LinearConstraint(total / limit, -np.inf, 1 + 1e-12)]
+    unit = c.max() if c.max() > 0 else 1.0
+    answer = milp(c / unit, constraints=constraints, integrality=np.ones_like(c), bounds=Bounds(0, 1))
+    if answer.x is None:
+        raise RuntimeError(f"integer program: {answer.message}")
+    return [int(k) for k in answer.x.reshape(rows, choices).argmax(1)]

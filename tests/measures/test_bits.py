@@ -1,0 +1,118 @@
+"""Bits for each tensor: optimal, within the budget, and what they cost."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import minsharp as ms
+from minsharp.measures.noise import quantized
+from tests.support.zoo import BY_NAME, network
+
+
+def by_hand(weight: Tensor, bits: int) -> Tensor:
+    """Round to nearest, entry by entry."""
+    step = float(weight.abs().max()) / (2 ** (bits - 1) - 1)
+    return torch.tensor([round(float(w) / step) * step if step else 0.0 for w in weight.flatten()]).view_as(weight)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_rounding(bits: int) -> None:
+    weight = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(bits))
+    assert torch.allclose(quantized(weight, bits, "max"), by_hand(weight, bits), atol=1e-6)
+    rows = torch.stack([by_hand(row, bits) for row in weight])
+    found = quantized(weight, bits, "max-per-channel")
+    assert torch.allclose(found, rows, atol=1e-6)
+    assert all(len(row.unique()) <= 2**bits - 1 for row in found)
+    zero = torch.zeros(3, 2)
+    assert torch.equal(quantized(zero, bits, "max-per-channel"), zero)
+
+
+@pytest.mark.parametrize("noise", ["max", "max-per-channel"])
+@pytest.mark.parametrize("budget", [2.0, 2.7, 4.0, 5.5, 8.0, 20.0])
+def test_no_assignment_is_cheaper(noise: Any, budget: float) -> None:
+    """Against all of them."""
+    entry = BY_NAME["deep_mlp"]
+    net, choices = network(entry), (2, 3, 4, 8)
+    diagonal = ms.hessian_diagonal(net, entry.data())
+    result = ms.allocate_bits(net, diagonal, bits=choices, budget=budget, noise=noise)
+    weights = {n: p.detach() for n, p in net.parameters.items() if p.dim() > 1}
+    total = sum(w.numel() for w in weights.values())
+    best = float("inf")
+    for bits in itertools.product(choices, repeat=len(weights)):
+        if sum(b * w.numel() for b, w in zip(bits, weights.values(), strict=True)) > budget * total * (1 + 1e-12):
+            continue
+        h = diagonal.by_parameter
+        costs = [
+            (h[n] * (w - quantized(w, b, noise)).square()).sum() / 2
+            for b, (n, w) in zip(bits, weights.items(), strict=True)
+        ]
+        best = min(best, float(torch.stack(costs).sum()))
+    assert result.increase == pytest.approx(best, rel=1e-9)
+    assert result.mean_bits <= budget * (1 + 1e-12)
+    assert set(result.bits) == set(weights)
+
+
+def test_bytes_and_json() -> None:
+    entry = BY_NAME["lenet"]
+    net, data = network(entry), entry.data()
+    result = ms.allocate_bits(net, data, budget=4.0)
+    again = ms.allocate_bits(net, data, size=result.size)
+    assert again.bits == result.bits
+    plain = json.loads(json.dumps(result.to_dict()))
+    assert plain["bits"] == dict(result.bits)
+    assert plain["bytes"] == result.size
+    assert "bits per weight (at most 4)" in repr(result)
+    level = ms.noise_robustness(net, data, noise="max", bits=[result.bits]).levels[0]
+    assert level.loss is not None
+    assert ms.predicted_accuracy(net, data, noise="max", bits=result.bits).accuracy is not None
+    margin = ms.allocate_bits(net, data, budget=4.0, curvature="margin")
+    assert margin.mean_bits <= 4
+
+
+def test_rounded_networks_are_measured() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    x = torch.randn(30, 4)
+    data = (x, model(x).argmax(1))
+    result = ms.noise_robustness(model, data, noise="max", bits=[2, 16])
+    rounded = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    rounded.load_state_dict({n: by_hand(w, 2) if w.dim() > 1 else w for n, w in model.state_dict().items()})
+    low, high = result.levels
+    assert low.accuracy is not None
+    assert high.accuracy is not None
+    assert low.accuracy.mean == float((rounded(x).argmax(1) == data[1]).double().mean())
+    assert low.accuracy.standard_error == 0
+    assert (high.accuracy.mean, high.bits, result.trials) == (1, 16, 1)
+    assert repr(result).startswith("Weights rounded to nearest, relative to each tensor's largest weight, 1 trial\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budget": 1.0}, r"budget=1\.0 bits per weight: no assignment meets it\. With 2 bits throughout"),
+        ({"size": 3}, "size=3 bytes: no assignment meets it"),
+        ({}, "expected one of them, as in budget=4.0"),
+        ({"budget": 4.0, "size": 100}, "expected one of them"),
+        ({"budget": 4.0, "bits": (1, 2)}, "bits=1: expected a whole number from 2"),
+        ({"budget": 4.0, "bits": ()}, "expected some numbers of bits"),
+        ({"budget": 4.0, "noise": "relative"}, "expected 'max' or 'max-per-channel'"),
+        ({"budget": 4.0, "parameters": "*.bias"}, "nothing to give bits to"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], message: str) -> None:
+    entry = BY_NAME["mlp"]
+    with pytest.raises(ms.InputError, match=message):
+        ms.allocate_bits(network(entry), entry.data(), **options)
+
+
+@pytest.mark.parametrize("bits", [4, [], [1]])
+def test_bits_of_robustness(bits: Any) -> None:
+    entry = BY_NAME["mlp"]
+    with pytest.raises(ms.InputError, match="bits="):
+        ms.noise_robustness(network(entry), entry.data(), noise="max", bits=bits)
+    with pytest.raises(ms.InputError, match="quantizers make the noises"):
+        ms.noise_robustness(network(entry), entry.data(), bits=[4])

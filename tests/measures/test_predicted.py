@@ -1,0 +1,131 @@
+"""Accuracy under noise without a draw: against dense gradients, and against draws."""
+
+from math import erf, sqrt
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import minsharp as ms
+from tests.support.zoo import BY_NAME, ZOO, Entry, call, network
+
+
+def phi(x: float) -> float:
+    return (1 + erf(x / sqrt(2))) / 2
+
+
+def variance(weight: Tensor, noise: str) -> Tensor:
+    """By the definition."""
+    squares = weight.square()
+    if noise == "absolute":
+        return torch.ones_like(weight)
+    if noise == "relative":
+        return squares.mean().expand_as(weight)
+    if noise == "max" or weight.dim() < 2:
+        return squares.max().expand_as(weight)
+    return squares.flatten(1).max(1).values.view(-1, *[1] * (weight.dim() - 1)).expand_as(weight)
+
+
+def expected(entry: Entry, noise: str, sigma: float, biases: str) -> tuple[float, float]:
+    """Agreement and accuracy, sample by sample with autograd."""
+    model = entry.model().eval()
+    inputs, targets = entry.data()
+    net = network(entry)
+    names = [n for n, p in net.parameters.items() if p.requires_grad]
+    held = dict(model.named_parameters())
+    outputs = call(model, inputs)
+    flat = outputs.flatten(2) if outputs.dim() > 2 else outputs.unsqueeze(2)
+    labels = targets.reshape(len(outputs), -1)
+    stays = right = 0.0
+    for i in range(flat.shape[0]):
+        for k in range(flat.shape[2]):
+            order = flat[i, :, k].argsort(descending=True)
+            m = flat[i, order[0], k] - flat[i, order[1], k]
+            grads = torch.autograd.grad(m, [held[n] for n in names], retain_graph=True, allow_unused=True)
+            s2 = sum(
+                float((sigma**2 * variance(held[n].detach(), noise) * g.square()).sum())
+                for n, g in zip(names, grads, strict=True)
+                if g is not None and (biases == "noisy" or held[n].dim() > 1)
+            )
+            stay = phi(float(m.detach()) / sqrt(s2)) if s2 else 1.0
+            stays += stay
+            label = int(labels[i, k])
+            right += stay if label == order[0] else 1 - stay if label == order[1] else 0.0
+    count = flat.shape[0] * flat.shape[2]
+    return stays / count, right / count
+
+
+@pytest.mark.parametrize("entry", ZOO, ids=lambda e: e.name)
+def test_against_dense_gradients(entry: Entry) -> None:
+    found = ms.predicted_accuracy(network(entry), entry.data(), noise="max-per-channel", sigma=0.1)
+    agreement, accuracy = expected(entry, "max-per-channel", 0.1, "exact")
+    assert found.agreement == pytest.approx(agreement, abs=1e-9)
+    assert found.accuracy == pytest.approx(accuracy, abs=1e-9)
+
+
+@pytest.mark.parametrize("noise", ["absolute", "relative", "max", "max-per-channel"])
+@pytest.mark.parametrize("biases", ["exact", "noisy"])
+def test_every_noise(noise: Any, biases: Any) -> None:
+    entry = BY_NAME["lenet"]
+    found = ms.predicted_accuracy(network(entry), entry.data(), noise=noise, sigma=0.2, biases=biases)
+    assert (found.agreement, found.accuracy) == pytest.approx(expected(entry, noise, 0.2, biases), abs=1e-9)
+
+
+def test_bits_are_a_size_of_noise() -> None:
+    entry = BY_NAME["lenet"]
+    net, data = network(entry), entry.data()
+    by_bits = ms.predicted_accuracy(net, data, noise="max", bits=3)
+    by_size = ms.predicted_accuracy(net, data, noise="max", sigma=1 / (3 * sqrt(12)))
+    by_name = ms.predicted_accuracy(net, data, noise="max", bits=dict.fromkeys(net.parameters, 3))
+    assert by_bits.agreement == pytest.approx(by_size.agreement, rel=1e-12)
+    assert by_bits.agreement == pytest.approx(by_name.agreement, rel=1e-12)
+    assert "3 bits" in repr(by_bits)
+    assert by_bits.to_dict()["bits"] == 3
+
+
+@pytest.mark.parametrize("noise", ["absolute", "relative", "max", "pcm"])
+def test_draws_agree(noise: Any) -> None:
+    """A linear network is what the prediction is exact for, up to the runner-up being the only rival: two classes."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 2, bias=False)
+    x = torch.randn(40, 6)
+    data = (x, model(x).argmax(1))
+    sigma = {"pcm": 2.0}.get(noise, 0.3)
+    found = ms.predicted_accuracy(model, data, noise=noise, sigma=sigma)
+    (level,) = ms.noise_robustness(model, data, noise=noise, sigmas=[sigma], trials=400).levels
+    assert level.accuracy is not None
+    assert found.accuracy == found.agreement
+    assert abs(level.agreement.mean - found.agreement) < 4 * level.agreement.standard_error
+    assert level.agreement.mean < 0.99
+
+
+def test_chunks_and_single_samples_change_nothing() -> None:
+    entry = BY_NAME["lenet"]
+    inputs, targets = entry.data(7)
+    assert isinstance(inputs, Tensor)
+    whole = ms.predicted_accuracy(network(entry), (inputs, targets), sigma=0.1)
+    ones = [(inputs[i : i + 1], targets[i : i + 1]) for i in range(7)]
+    each = [ms.predicted_accuracy(network(entry), one, sigma=0.1).agreement for one in ones]
+    assert ms.predicted_accuracy(network(entry), ones, sigma=0.1).agreement == pytest.approx(whole.agreement, rel=1e-12)
+    assert sum(each) / 7 == pytest.approx(whole.agreement, rel=1e-12)
+    assert ms.predicted_accuracy(network(entry), inputs, sigma=0.1).accuracy is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "expected one of them"),
+        ({"sigma": 0.1, "bits": 4}, "quantizers make the noises"),
+        ({"noise": "max", "sigma": 0.1, "bits": 4}, "expected one of them"),
+        ({"noise": "max", "bits": 1}, "bits=1: expected a whole number from 2"),
+        ({"noise": "max", "bits": 2.5}, r"bits=2\.5: expected a whole number"),
+        ({"noise": "max", "bits": {"0.weight": 4}}, "there is none for '2.weight'"),
+        ({"noise": "shot", "sigma": 0.1}, "noise='shot': expected one of"),
+        ({"sigma": -1.0}, r"sigma=-1\.0: expected a size of noise"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], message: str) -> None:
+    entry = BY_NAME["mlp"]
+    with pytest.raises(ms.InputError, match=message):
+        ms.predicted_accuracy(network(entry), entry.data(), **options)
