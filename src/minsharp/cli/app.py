@@ -6,6 +6,7 @@ import typer
 
 from ..version import __version__
 from .bench import bench
+from .bits import bits
 from .compare import compare
 from .demo import demo
 from .flatten import flatten
@@ -37,7 +38,7 @@ def root(
     """How sharp is your minimum? Exact curvature, and the sharpness that no rescaling can fool."""
 
 
-for command in (demo, measure, flatten, compare, bench):
+for command in (demo, measure, flatten, bits, compare, bench):
     app.command()(command)
 app.add_typer(reproduce)
 app.command()(figures)

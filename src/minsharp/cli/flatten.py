@@ -23,6 +23,12 @@ ScopeOption = Annotated[options.Scope, typer.Option("--scope", help="One factor 
 PowerOfTwo = Annotated[
     bool, typer.Option("--power-of-two", help="Round the factors to powers of two: the outputs keep every bit.")
 ]
+NoiseOption = Annotated[
+    options.Noise,
+    typer.Option(
+        "--noise", help="The noise to bear: of one size, or growing with a tensor's (or channel's) weights: quantizers."
+    ),
+]
 
 
 @command
@@ -33,6 +39,7 @@ def flatten(
     weights: options.Weights = None,
     scope: ScopeOption = options.Scope.NEURON,
     power_of_two: PowerOfTwo = False,
+    noise: NoiseOption = options.Noise.ABSOLUTE,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
     parameters: options.Parameters = None,
@@ -48,18 +55,21 @@ def flatten(
     Example:
 
         minsharp flatten model.pt2 --data digits --out flat.safetensors --power-of-two
+
+        minsharp flatten model.pt2 --data digits --out flat.safetensors --noise max-per-channel
     """
     check_writable(out, (".safetensors",))
     task = prepare(
         model, data, weights, loss, curvature, parameters, samples=samples, batch_size=batch_size, data_dir=data_dir
     )
-    result = _minimum(task, scope, power_of_two)
+    result = _minimum(task, scope, power_of_two, noise)
     flat = rescale(task.network, result.scales, exact=power_of_two)
     verification = verify(task.network, task.data.batches, result, task.loss)
     if verification.holds:
         save_weights(flat, out)
     if as_json:
-        document = {**task.settings, "power_of_two": power_of_two, "out": str(out) if verification.holds else None}
+        told = {"power_of_two": power_of_two, "noise": str(noise)}
+        document = {**task.settings, **told, "out": str(out) if verification.holds else None}
         print_json({**document, "minimum_sharpness": summary(result), "verification": verification.to_dict()})
     else:
         _print(result, verification)
@@ -68,15 +78,14 @@ def flatten(
     note(f"wrote {out}")
 
 
-def _minimum(task: Task, scope: options.Scope, power_of_two: bool) -> MinimumSharpness:
-    chosen: Any = str(scope)
-    return minimum_sharpness(
-        task.network, task.data.batches, task.loss, scope=chosen, power_of_two=power_of_two, **task.options
-    )
+def _minimum(task: Task, scope: options.Scope, power_of_two: bool, noise: options.Noise) -> MinimumSharpness:
+    chosen: Any = {"scope": str(scope), "noise": str(noise), "power_of_two": power_of_two}
+    return minimum_sharpness(task.network, task.data.batches, task.loss, **chosen, **task.options)
 
 
 def _print(result: MinimumSharpness, verification: Verification) -> None:
-    text = f"Trace {number(result.trace, 5)} -> {number(result.value, 5)} with the same outputs, scope {result.scope}"
+    what = "Trace" if result.noise == "absolute" else f"Sharpness under noise {result.noise!r}"
+    text = f"{what} {number(result.trace, 5)} -> {number(result.value, 5)} with the same outputs, scope {result.scope}"
     console().print(text, markup=False)
     console().print(result.status, markup=False)
     print_checks({result.scope: verification})

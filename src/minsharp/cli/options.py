@@ -27,6 +27,23 @@ class Curvature(StrEnum):
 
     HESSIAN = "hessian"
     GGN = "ggn"
+    MARGIN = "margin"
+
+
+class Noise(StrEnum):
+    """How the noise of the hardware grows with the weights."""
+
+    ABSOLUTE = "absolute"
+    RELATIVE = "relative"
+    MAX = "max"
+    MAX_PER_CHANNEL = "max-per-channel"
+
+
+class Rounding(StrEnum):
+    """What shares one scale where weights are rounded."""
+
+    MAX = "max"
+    MAX_PER_CHANNEL = "max-per-channel"
 
 
 def _models(incomplete: str) -> list[str]:
@@ -102,7 +119,10 @@ BatchSize = Annotated[
 LossOption = Annotated[Loss, typer.Option("--loss", help="The criterion.")]
 CurvatureOption = Annotated[
     Curvature,
-    typer.Option("--curvature", help="hessian refuses where its trace is not exact; ggn is for every network."),
+    typer.Option(
+        "--curvature",
+        help="hessian refuses where its trace is not exact; ggn is for every network; margin needs no loss.",
+    ),
 ]
 Parameters = Annotated[
     list[str] | None,
