@@ -65,7 +65,7 @@ def margin_sensitivity(
     ``scope="tensor"``, noise as large as the typical entry of a tensor: sum_P (||P||^2 / N_P) E ||dm/dP||^2 / m^2,
     which no rescaling of layers changes. ``scope="element"``, noise as large as each weight: sum_i t_i^2
     E (dm/dt_i)^2 / m^2, which no rescaling of neurons changes either. ``data`` may also be a result of `hessian_trace`
-    or `hessian_diagonal` (for "element", the diagonal) with ``curvature="margin"``. A ``loss`` is not used, unless it is
+    or `hessian_diagonal` (for "element", the diagonal) with ``curvature="margin"``. A ``loss`` is used only if it is
     a `minsharp.losses.Margin`, which sets the floor under small margins.
 
     The margin of a single linear output is its size, and relative noise on its only weight moves it by as much:
