@@ -34,7 +34,6 @@ from .equalise import equalised, largest, norm
 
 BITS = (8, 6, 5, 4, 3)
 NOISES = ("max", "max-per-channel")
-CALIBRATION = 1000
 Pairs = list[tuple[str, str]]
 Data = tuple[Tensor, Tensor]
 
@@ -132,7 +131,7 @@ class Bench:
 
     def diagonal(self, name: str, curvature: Any) -> ms.Diagonal:
         if (name, curvature) not in self._diagonals:
-            data = tuple(t[:CALIBRATION] for t in self.train)
+            data = tuple(t[: self.options.calibration] for t in self.train)
             self._diagonals[name, curvature] = ms.hessian_diagonal(self.network(name)[0], data, curvature=curvature)
         return self._diagonals[name, curvature]
 
@@ -232,7 +231,7 @@ def assignments(bench: Bench, name: str = "resnet20", trials: int = 200) -> Any:
     """Random bits for each tensor: measured increase of the loss, and what the rivals predict of it."""
     model = bench.network(name)[0]
     weights = {n: p.detach().double() for n, p in model.named_parameters() if p.dim() > 1}
-    data = tuple(t[:CALIBRATION] for t in bench.train)
+    data = tuple(t[: bench.options.calibration] for t in bench.train)
     generator = np.random.default_rng(0)
     drawn = [{n: int(generator.integers(3, 9)) for n in weights} for _ in range(trials)]
     levels = ms.noise_robustness(model, data, noise="max", bits=drawn).levels  # type: ignore[arg-type]
@@ -256,7 +255,7 @@ def _rivals(bench: Bench, model: nn.Module, data: Any, name: str) -> dict[str, t
         found[f"diagonal, {curvature}"] = perf_counter() - start, h
     exact = found["diagonal, hessian"][1]
     found["exact trace"] = found["diagonal, hessian"][0], {n: float(v.mean()) for n, v in exact.items()}
-    for probes in (50, 200):
+    for probes in bench.options.probes:
         start = perf_counter()
         means = _hutchinson(model, data, probes)
         found[f"Hutchinson, {probes}"] = perf_counter() - start, means
@@ -309,7 +308,7 @@ def prunings(bench: Bench, name: str = "resnet20") -> Any:
     scales = ms.symmetries(model, bench.test[0][:2], "neuron").random(0, 10.0)
     found = []
     for state, network in (("as it is", model), ("rescaled", ms.rescale(model, scales))):
-        diagonal = ms.hessian_diagonal(network, tuple(t[:CALIBRATION] for t in bench.train))
+        diagonal = ms.hessian_diagonal(network, tuple(t[: bench.options.calibration] for t in bench.train))
         weights = {n: p.detach() for n, p in network.named_parameters() if p.dim() > 1}
         saliency = {n: s for n, s in diagonal.saliency(network).items() if n in weights}
         for method, scores in (("saliency", saliency), ("magnitude", {n: w.abs() for n, w in weights.items()})):
@@ -370,6 +369,8 @@ def main() -> None:
     parser.add_argument("--test", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("results/hardware"))
     parser.add_argument("--samples", type=int, default=10_000)
+    parser.add_argument("--calibration", type=int, default=1000, help="training images that curvature is measured on")
+    parser.add_argument("--probes", type=int, nargs="*", default=[50, 200], help="of Hutchinson's estimates")
     parser.add_argument("--networks", nargs="+", default=["resnet20", "resnet56", "depthwise"])
     bench = Bench(parser.parse_args())
     for table in tables(bench):

@@ -19,7 +19,7 @@ from minsharp.measures.registry import MEASURES
 from minsharp.models import build
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/tutorial.md"]
+PAGES = ["README.md", "docs/tutorial.md", "docs/hardware.md"]
 
 
 @pytest.fixture

@@ -77,6 +77,7 @@ def test_classes_on_the_last_axis() -> None:
 def test_the_floor_is_an_option() -> None:
     entry = BY_NAME["mlp"]
     net, data = network(entry), entry.data()
+    assert isinstance(data[0], Tensor)
     low, high = (
         ms.hessian_trace(net, data, ms.losses.Margin(floor), curvature="margin").total for floor in (1e-9, 100.0)
     )
@@ -88,7 +89,7 @@ def test_the_floor_is_an_option() -> None:
     halves = [
         ms.hessian_trace(net, (data[0][p], data[1][p]), ms.losses.Margin(0.1), curvature="margin")
         for p in (slice(0, 2), slice(2, 5))
-    ]  # type: ignore[index]
+    ]
     whole = ms.hessian_trace(net, data, ms.losses.Margin(0.1), curvature="margin")
     assert (halves[0] + halves[1]).total == pytest.approx(whole.total, rel=1e-12)
 
@@ -122,7 +123,7 @@ def test_the_minimum_is_invariant(entry: Entry, scope: Any) -> None:
 
 
 def test_what_is_refused() -> None:
-    model = nn.Sequential(nn.Linear(4, 3))
+    model: Any = nn.Sequential(nn.Linear(4, 3))
     x = torch.randn(5, 4)
     with pytest.raises(ms.InputError, match="reads the data twice"):
         ms.hessian_trace(model, iter([x]), curvature="margin")

@@ -27,7 +27,7 @@ def test_definition_and_invariance(entry: Entry, scope: Any, group: Any) -> None
 
 def test_registered_and_without_drift() -> None:
     entry = BY_NAME["lenet"]
-    names = [n for n in ms.measures.registry.MEASURES if "margin" in n]  # type: ignore[attr-defined]
+    names = [n for n in ms.measures.registry.MEASURES if "margin" in n]
     assert len(names) == 4
     table = ms.compare(entry.model(), entry.data(), measures=names, rescalings=2)
     assert all(row.drift is not None and row.drift < 1e-7 for row in table.rows)

@@ -25,7 +25,7 @@ def test_saliency_is_what_it_says_and_does_not_see_scales() -> None:
     weights = {n: s for n, s in found.items() if s.dim() > 1}
     again = {n: moved[n] for n in weights}
     for scope in ("global", "layer"):
-        masks, others = (ms.pruning_masks(s, 0.5, scope=scope) for s in (weights, again))  # type: ignore[arg-type]
+        masks, others = (ms.pruning_masks(s, 0.5, scope=scope) for s in (weights, again))
         assert all(torch.equal(masks[n], others[n]) for n in masks)
 
 

@@ -45,7 +45,7 @@ def variance_rows(network: Network, data: Data, loss: Loss, variances: Mapping[s
     samples = engine.run(batches(data)).samples
     rank = loss.rank(network.graph.values[network.graph.output].shape)
     each = ceil(rank / engine.columns)
-    rows = []
+    rows: list[Tensor] = []
     for start in range(0, len(quantity.blocks), each):
         n = min(engine.samples, samples - len(rows) * engine.samples)
         blocks = quantity.blocks[start : start + each]

@@ -98,7 +98,7 @@ def allocate_bits(
     choices = sorted({checked_bits(b) for b in bits})
     if noise not in GROWING:
         raise InputError(f"noise={noise!r}: expected 'max' or 'max-per-channel', the ways to quantize")
-    measured = data
+    measured: Any = data
     if not isinstance(measured, Diagonal):
         options: Any = {"outputs": outputs, "class_axis": class_axis, "progress": progress}
         measured = hessian_diagonal(model, data, loss, parameters=parameters, curvature=curvature, **options)

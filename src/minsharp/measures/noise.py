@@ -33,7 +33,8 @@ def checked(noise: Any, biases: Any, known: tuple[str, ...] = NOISES) -> Biases:
         return "noisy" if noise in ("absolute", "relative") else "exact"
     if biases not in get_args(Biases):
         raise InputError(f"biases={biases!r}: expected 'exact' or 'noisy', or none for what is usual with the noise")
-    return biases  # type: ignore[no-any-return]
+    chosen: Biases = biases
+    return chosen
 
 
 def checked_bits(bits: Any) -> int:

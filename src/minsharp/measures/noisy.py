@@ -107,12 +107,11 @@ def _entries(
         shared = [d for d in range(block.dim()) if shape[d] == 1]
         v = weights[name].detach().cpu().double().square()
         v = _sum(v, shared) / block.numel() if noise == "relative" else v.amax(shared, keepdim=True) if shared else v
-        own = torch.arange(channels).view(-1, *[1] * (block.dim() - 1)) if block.dim() else torch.zeros(())
+        own = torch.arange(channels).view(-1, *[1] * (block.dim() - 1)) if block.dim() else torch.tensor(0)
         columns = (_sum(block, shared), v, plus, minus, groups + own, torch.tensor(i))
         parts.append([column.expand(shape).flatten() for column in columns])
         groups += channels
-    h, v, plus, minus, group, owner = (torch.cat(column).numpy() for column in zip(*parts, strict=True))
-    return h, v, plus, minus, group.astype(int), owner
+    return tuple(torch.cat(column).numpy() for column in zip(*parts, strict=True))
 
 
 def _sum(tensor: Tensor, axes: list[int]) -> Tensor:

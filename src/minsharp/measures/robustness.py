@@ -194,9 +194,10 @@ def _rounded(objective: Objective, still: list[Tensor], bits: Bits, noise: Devic
     weights = objective.parameters
     chosen = {name: w for name, w in weights.items() if is_noisy(w.dim(), biases)}
     moved = {name: quantized(w, bits_of(name, bits), noise) for name, w in chosen.items()}  # type: ignore[arg-type]
-    found = _trial(objective, still, moved)
+    agreement, accuracy, loss = (None if v is None else Measured(v, 0.0) for v in _trial(objective, still, moved))
+    assert agreement is not None
     sigma = 1 / (sqrt(12) * levels(bits)) if isinstance(bits, int) else nan
-    return NoiseLevel(sigma, *(None if v is None else Measured(v, 0.0) for v in found), bits=bits)  # type: ignore[arg-type]
+    return NoiseLevel(sigma, agreement, accuracy, loss, bits)
 
 
 def _mean(values: Sequence[float | None]) -> Measured | None:
