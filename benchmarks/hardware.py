@@ -234,7 +234,7 @@ def assignments(bench: Bench, name: str = "resnet20", trials: int = 200) -> Any:
     data = tuple(t[: bench.options.calibration] for t in bench.train)
     generator = np.random.default_rng(0)
     drawn = [{n: int(generator.integers(3, 9)) for n in weights} for _ in range(trials)]
-    levels = ms.noise_robustness(model, data, noise="max", bits=drawn).levels  # type: ignore[arg-type]
+    levels = ms.noise_robustness(model, data, noise="max", bits=drawn).levels
     (still,) = ms.noise_robustness(model, data, sigmas=[0.0], trials=2).levels
     assert still.loss is not None
     increases = [level.loss.mean - still.loss.mean for level in levels if level.loss is not None]
@@ -251,7 +251,7 @@ def _rivals(bench: Bench, model: nn.Module, data: Any, name: str) -> dict[str, t
     found: dict[str, tuple[float, dict[str, Any]]] = {}
     for curvature in ("hessian", "margin"):
         start = perf_counter()
-        h = dict(ms.hessian_diagonal(model, data, curvature=curvature).by_parameter)  # type: ignore[arg-type]
+        h = dict(ms.hessian_diagonal(model, data, curvature=curvature).by_parameter)
         found[f"diagonal, {curvature}"] = perf_counter() - start, h
     exact = found["diagonal, hessian"][1]
     found["exact trace"] = found["diagonal, hessian"][0], {n: float(v.mean()) for n, v in exact.items()}
@@ -314,7 +314,7 @@ def prunings(bench: Bench, name: str = "resnet20") -> Any:
         for method, scores in (("saliency", saliency), ("magnitude", {n: w.abs() for n, w in weights.items()})):
             for scope in ("global", "layer"):
                 for amount in (0.5, 0.7, 0.9):
-                    masks = ms.pruning_masks(scores, amount, scope=scope)  # type: ignore[arg-type]
+                    masks = ms.pruning_masks(scores, amount, scope=scope)
                     found.append([state, method, scope, amount, _accuracy(network, masks, bench.test)])
     return found
 
@@ -340,9 +340,9 @@ def tables(bench: Bench) -> Iterator[str]:
             yield f"{title}\n\n" + markdown_table(("", *(f"{b} bits" for b in BITS)), rows)
     rows = list(predictions(bench))
     sure = [abs(float(r[3]) - float(r[4])) for r in rows if float(r[3]) > 50]
-    head = ("network", "noise", "size", "predicted", "measured", "±")
+    columns = ("network", "noise", "size", "predicted", "measured", "±")
     worst = f"Largest error where the prediction is above 50 %: {max(sure, default=0.0):.2f} points."
-    yield f"## Predicted accuracy\n\n{markdown_table(head, rows, text=3)}\n\n{worst}"
+    yield f"## Predicted accuracy\n\n{markdown_table(columns, rows, text=3)}\n\n{worst}"
     if "resnet20" in bench.names:
         yield from _resnet20_tables(bench)
 

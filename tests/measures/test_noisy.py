@@ -46,12 +46,12 @@ def independent_minimum(net: ms.Network, diagonal: ms.Diagonal, noise: str, bias
         weight = net.parameters[name].detach().double()
         channels = len(weight) if noise == "max-per-channel" and weight.dim() > 1 else 1
         t = torch.stack([unit[name].expand(weight.shape).flatten() for unit in units], 1).numpy()
-        w = weight.square().flatten().numpy() / (weight.numel() if noise == "relative" else 1)
-        group = total + np.arange(weight.numel()) // (weight.numel() // channels)
-        parts.append((t, diagonal.by_parameter[name].flatten().numpy(), w, group))
+        squares = weight.square().flatten().numpy() / (weight.numel() if noise == "relative" else 1)
+        own = total + np.arange(weight.numel()) // (weight.numel() // channels)
+        parts.append((t, diagonal.by_parameter[name].flatten().numpy(), squares, own))
         total += channels
-    entries = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return _smooth(*entries) if noise == "relative" else _cornered(*entries, total)
+    A, h, w, group = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return _smooth(A, h, w, group) if noise == "relative" else _cornered(A, h, w, group, total)
 
 
 def net_example(net: ms.Network) -> Any:

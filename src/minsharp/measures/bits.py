@@ -101,7 +101,7 @@ def allocate_bits(
     measured: Any = data
     if not isinstance(measured, Diagonal):
         options: Any = {"outputs": outputs, "class_axis": class_axis, "progress": progress}
-        measured = hessian_diagonal(model, data, loss, parameters=parameters, curvature=curvature, **options)
+        measured = hessian_diagonal(model, measured, loss, parameters=parameters, curvature=curvature, **options)
     held = dict(unwrapped(model).named_parameters(remove_duplicate=False))
     blocks = {name: h for name, h in curvatures(measured, "neuron").items() if h.dim() > 1 and h.numel()}
     if not blocks:
