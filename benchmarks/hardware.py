@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 import minsharp as ms
 from minsharp.files import write_text
+from minsharp.measures.bits import rounding_increase
 from minsharp.measures.noise import quantized
 from minsharp.reference.objective import Objective
 from minsharp.text import decimals, magnitude, markdown_table, number
@@ -111,7 +112,7 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.out: Path = options.out
+        self.out: Path = options.out / f"calibration-{options.calibration}"
         self.samples: int = options.samples
         self.train, self.test = images(options.train), images(options.test, options.samples)
         self._networks: dict[str, tuple[nn.Module, Pairs]] = {}
@@ -240,6 +241,10 @@ def assignments(bench: Bench, name: str = "resnet20", trials: int = 200) -> Any:
     increases = [level.loss.mean - still.loss.mean for level in levels if level.loss is not None]
     errors = [{n: (w - quantized(w, bits[n], "max")).square() for n, w in weights.items()} for bits in drawn]
     found: dict[str, Any] = {}
+    for curvature in ("hessian", "margin"):
+        h = bench.diagonal(name, curvature).by_parameter
+        sums = [sum(rounding_increase(h[n], w, bits[n], "max") for n, w in weights.items()) for bits in drawn]
+        found[f"allocate_bits, {curvature}"] = [float(spearmanr(sums, increases).statistic), None]
     for rival, (seconds, h) in _rivals(bench, model, data, name).items():
         scores = [sum(float((h[n] * e).sum()) for n, e in each.items()) for each in errors]
         found[rival] = [float(spearmanr(scores, increases).statistic), seconds]
@@ -348,7 +353,8 @@ def tables(bench: Bench) -> Iterator[str]:
 
 
 def _resnet20_tables(bench: Bench) -> Iterator[str]:
-    found = bench.cell("assignments/resnet20", lambda: assignments(bench))
+    probes = "-".join(map(str, bench.options.probes))
+    found = bench.cell(f"assignments/resnet20-probes-{probes}", lambda: assignments(bench))
     rows = [[rival, f"{rank:.3f}", decimals(seconds, 1)] for rival, (rank, seconds) in found.items()]
     yield "## 200 random bit assignments, resnet20\n\n" + markdown_table(("", "Spearman", "seconds"), rows)
     found = bench.cell(f"allocations/{bench.samples}/resnet20", lambda: allocations(bench))

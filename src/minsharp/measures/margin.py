@@ -72,7 +72,8 @@ def margin_sensitivity(
 
     >>> import torch
     >>> model = nn.Linear(1, 1, bias=False)
-    >>> margin_sensitivity(model, torch.tensor([[2.0], [-3.0]])).value
+    >>> _ = nn.init.constant_(model.weight, 5.0)
+    >>> round(margin_sensitivity(model, torch.tensor([[2.0], [-3.0]])).value, 4)
     1.0
     """
     if scope not in ("tensor", "element"):
