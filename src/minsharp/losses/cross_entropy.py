@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import LossError
-from .loss import Columns, Loss
+from .columns import Columns
+from .factor import Factor, SoftmaxRows
+from .loss import Loss
 from .softmax import softmax_columns
 from .wording import described, shape_of, wide, wide_type
 
@@ -123,7 +125,15 @@ class CrossEntropy(Loss):
 
     def columns(self, outputs: Tensor, targets: Tensor | None) -> Columns:
         """The factor of diag(p) - pp^T at every position, times the root of what the target weighs."""
-        n, K = outputs.shape[:2]
-        logits = outputs.flatten(2).movedim(1, -1) if outputs.dim() > 2 else outputs
-        p = logits.softmax(-1, dtype=wide_type(outputs)).view(n, -1, K)
-        return softmax_columns(p, self._coefficient(outputs, targets), outputs)
+        return softmax_columns(_probabilities(outputs), self._coefficient(outputs, targets), outputs)
+
+    def factor(self, outputs: Tensor, targets: Tensor | None) -> Factor:
+        """The same matrices, position by position."""
+        return SoftmaxRows(_probabilities(outputs), self._coefficient(outputs, targets), outputs, 1)
+
+
+def _probabilities(outputs: Tensor) -> Tensor:
+    """(n, K, *positions) -> (n, positions, K), wide."""
+    n, K = outputs.shape[:2]
+    logits = outputs.flatten(2).movedim(1, -1) if outputs.dim() > 2 else outputs
+    return logits.softmax(-1, dtype=wide_type(outputs)).view(n, -1, K)
