@@ -87,6 +87,12 @@ def squares_of_rows(tensor: Tensor) -> Tensor:
     return widest(torch.linalg.vector_norm(tensor.flatten(1), dim=1)).square_()
 
 
+def squares_of_columns(tensor: Tensor) -> Tensor:
+    """The sum of squares of each column of each sample, (n, R, ...) -> (n, R), in the widest type the device has."""
+    n, R = tensor.shape[:2]
+    return squares_of_rows(tensor.reshape(n * R, prod(tensor.shape[2:]))).view(n, R)
+
+
 def widest(tensor: Tensor) -> Tensor:
     """In float64; where the device has none, on the CPU."""
     return tensor.cpu().double() if tensor.device.type == "mps" else tensor.double()
@@ -106,6 +112,10 @@ class Contraction(ABC):
     def trace(self, use: Use, G: Tensor) -> Tensor:
         """The squared gradient summed over everything."""
         return square_sum(self.gradient(use, G))
+
+    def squares(self, use: Use, G: Tensor) -> Tensor:
+        """The squared gradient of each sample and column: (n, R)."""
+        return squares_of_columns(self.gradient(use, G))
 
     def diagonal(self, use: Use, G: Tensor) -> Tensor:
         """The squared gradient summed over samples and columns."""
@@ -251,6 +261,20 @@ class Outer(Contraction):
             product = (rows.mT @ rows).mul_(self.gram(use))
             return widest(product.flatten(1).sum(1)).sum()
         return square_sum(self.inputs(use) @ rows.mT)  # faster than rows @ inputs.mT
+
+    def squares(self, use: Use, G: Tensor) -> Tensor:
+        """As the trace, column by column."""
+        g = self.cotangents(use, G)
+        _, R, groups, C, L = g.shape
+        J = prod(use.shape) // (groups * C)
+        if L == 1:
+            norms = torch.linalg.vector_norm(g, dim=(3, 4))  # (n, R, g)
+            norms = norms * torch.linalg.vector_norm(self.inputs(use), dim=(2, 3)).unsqueeze(1)
+            return widest(norms).square().sum(2)
+        if L * L * R * C + self.gram_cost(use, J, L) < L * J * R * C:
+            product = (g.mT @ g).mul_(self.gram(use).unsqueeze(1))  # (n, R, g, L, L)
+            return widest(product.flatten(2).sum(2))
+        return squares_of_columns(g @ self.inputs(use).mT.unsqueeze(1))
 
     def diagonal(self, use: Use, G: Tensor) -> Tensor:
         """Form the gradients and square them; with few positions, expand the square over pairs of positions."""
