@@ -83,7 +83,8 @@ class Engine:
         self.loss = loss
         self.quantity = quantity
         self.schedule = fast_schedule(network.graph, tuple(parameters))
-        self.head = find_head(self.schedule)
+        output = self.schedule.graph.values[self.schedule.graph.output]
+        self.head = find_head(self.schedule) if loss.goes_by_rows(len(output.shape)) else None
         self.values = network.state()
         self.device: torch.device = self.values[DEVICE.name]
         self._check_finite()
@@ -129,7 +130,7 @@ class Engine:
         """The most columns that a sample can have."""
         shape = self.schedule.graph.values[self.schedule.graph.output].shape
         rank = self.loss.rank(shape)
-        return rank if self.head is None else min(rank, prod(shape[:-1]) * self.head.width)
+        return min(rank, prod(shape[:-1]) * self.head.width) if self.head is not None else rank
 
     def run(self, stream: Iterator[Batch], advance: Callable[[int], None] = lambda n: None) -> CurvatureSum:
         """The sums over all batches; ``advance`` is told the samples of each chunk."""
@@ -195,7 +196,7 @@ class Engine:
 
     def last_layer(self, work: Work, factor: Factor) -> LastLayer | None:
         """The last layer, where its curvature follows from that of the loss."""
-        if self.head is None or work.forward.last is None or not isinstance(factor, Rows) or not factor.runs_last:
+        if self.head is None or work.forward.last is None or not isinstance(factor, Rows):
             return None
         x, weight = work.forward.last
         return LastLayer(self.head, factor, x[: work.n], weight, work.forward.places[self.head.step])

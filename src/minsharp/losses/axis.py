@@ -71,6 +71,10 @@ class OnAxis(Loss):
         back = self.axis % outputs.dim() + 1  # after the axis of the columns
         return Columns(columns.rank, lambda start, stop: columns.slice(start, stop).movedim(2, back))
 
+    def goes_by_rows(self, rank: int) -> bool:
+        """Where the classes are on the last axis, and the loss goes row by row along it."""
+        return self.axis % rank == rank - 1 and self.inner.goes_by_rows(2)
+
     def factor(self, outputs: Tensor, targets: Tensor | None) -> Factor:
         """That of the loss; one that goes row by row finds its way back by itself."""
         factor = self.inner.factor(self._moved(outputs), targets)

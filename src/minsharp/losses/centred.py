@@ -63,6 +63,10 @@ class Centred(Separate):
         expand = (len(outputs), *[-1] * outputs.dim())
         return Columns(columns.rank, lambda start, stop: columns.slice(start, stop).expand(expand))
 
+    def goes_by_rows(self, rank: int) -> bool:
+        """The classes are on axis 1."""
+        return rank == 2
+
     def factor(self, outputs: Tensor, targets: Tensor | None) -> Factor:
         """Likewise, position by position."""
         K = self._classes(tuple(outputs.shape))

@@ -127,6 +127,10 @@ class CrossEntropy(Loss):
         """The factor of diag(p) - pp^T at every position, times the root of what the target weighs."""
         return softmax_columns(_probabilities(outputs), self._coefficient(outputs, targets), outputs)
 
+    def goes_by_rows(self, rank: int) -> bool:
+        """The classes are on axis 1."""
+        return rank == 2
+
     def factor(self, outputs: Tensor, targets: Tensor | None) -> Factor:
         """The same matrices, position by position."""
         return SoftmaxRows(_probabilities(outputs), self._coefficient(outputs, targets), outputs, 1)

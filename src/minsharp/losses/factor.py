@@ -41,13 +41,20 @@ class Listed(Factor):
     """Columns that are there as they are: (n, R, *output)."""
 
     def __init__(self, columns: Columns):
-        self.S = columns.slice(0, columns.rank)
-        self._flat = self.S.reshape(*self.S.shape[:2], prod(self.S.shape[2:]))
+        self.columns = columns
 
     @property
     def entries(self) -> tuple[int, ...]:
         """The number of columns."""
-        return (self.S.shape[1],)
+        return (self.columns.rank,)
+
+    @cached_property
+    def _made(self) -> Tensor:
+        return self.columns.slice(0, self.columns.rank)
+
+    @property
+    def _flat(self) -> Tensor:
+        return self._made.reshape(*self._made.shape[:2], prod(self._made.shape[2:]))
 
     @cached_property
     def energies(self) -> Tensor:
@@ -56,7 +63,8 @@ class Listed(Factor):
 
     def mixed(self, coefficients: Tensor) -> Tensor:
         """(n, R, columns) -> (n, R, *output)."""
-        return (coefficients.to(self.S) @ self._flat).reshape(*coefficients.shape[:2], *self.S.shape[2:])
+        mixed = coefficients.to(self._made) @ self._flat
+        return mixed.reshape(*mixed.shape[:2], *self._made.shape[2:])
 
 
 class Rows(Factor):
@@ -92,11 +100,6 @@ class Rows(Factor):
         other = copy(self)
         Rows.__init__(other, outputs, axis)
         return other
-
-    @property
-    def runs_last(self) -> bool:
-        """Whether K runs along the last axis of the outputs."""
-        return self.axis == self.like.dim() - 1
 
     def mixed(self, coefficients: Tensor) -> Tensor:
         """(n, R, positions, K) -> (n, R, *output)."""

@@ -78,6 +78,10 @@ class Loss(ABC):
         """The same columns, or others with the same S S^T, in a form in which they can be mixed."""
         return Listed(self.columns(outputs, targets))
 
+    def goes_by_rows(self, rank: int) -> bool:
+        """Whether the factor for outputs with so many axes goes row by row along the last of them: see `Rows`."""
+        return False
+
     def weight(self, outputs: Tensor, targets: Tensor | None) -> float:
         """What a mean over this batch divides by: the number of samples."""
         return float(len(outputs))

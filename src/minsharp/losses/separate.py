@@ -42,6 +42,10 @@ class Separate(Loss):
     def _root(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
         return self.second_derivative(wide(outputs), None if targets is None else wide(targets)).sqrt()
 
+    def goes_by_rows(self, rank: int) -> bool:
+        """Every entry is by itself."""
+        return True
+
     def factor(self, outputs: Tensor, targets: Tensor | None) -> Factor:
         """A diagonal."""
         return SeparateRows(self._root(outputs, targets), outputs)
