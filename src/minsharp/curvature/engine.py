@@ -179,15 +179,22 @@ class Engine:
     def exactly(self, work: Work) -> Iterator[tuple[str, Tensor]]:
         """All columns, or fewer with the same squares; yields what each sweep finds for a parameter."""
         last = self.last_layer(work, self.loss.factor(work.outputs, work.targets)) if self._may_narrow else None
+        if last is not None:
+            yield from self.end_here(work, last)
+        for S in self.all_columns(work, last):
+            yield from self.pull(work, S, last)
+
+    def all_columns(self, work: Work, last: LastLayer | None) -> Iterator[Tensor]:
+        """Every column that there is, (n, R, ...), some at a time, where `pull` takes them."""
         if last is None or not last.narrows:
             columns = self.loss.columns(work.outputs, work.targets)
             for start in range(0, columns.rank, self.columns):
-                yield from self.pull(work, self._some(columns, start, work.outputs))
+                S = self._some(columns, start, work.outputs)
+                yield S if last is None else last.passed_on(S)
             return
-        yield from self.end_here(work, last)
         columns = last.columns()
         for start in range(0, columns.rank, self.columns):
-            yield from self.pull(work, columns.slice(start, min(start + self.columns, columns.rank)), last)
+            yield columns.slice(start, min(start + self.columns, columns.rank))
 
     @property
     def _may_narrow(self) -> bool:

@@ -10,6 +10,7 @@ so the columns keep their identity: S Q goes on from the outputs, and S (1 - Q Q
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -106,7 +107,7 @@ class LastLayer:
         made = self.rows.apply(identity.transpose(1, 2)).transpose(1, 2)  # (n, positions, K, K)
         return blocks(made.to(self.x.dtype), self.positions)
 
-    def own(self, quantity: Quantity[object]) -> Iterator[tuple[str, Tensor]] | None:
+    def own(self, quantity: Quantity[Any]) -> Iterator[tuple[str, Tensor]] | None:
         """What the columns that end here come to, for weight and bias; None if the quantity knows no closed form."""
         D = self.rows.diagonal  # (n, positions, K)
         if self.head.tied:

@@ -14,6 +14,7 @@ from ..subject.model import Pattern, counted
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from .engine import Engine
+from .estimate import Estimator
 from .quantities import DIAGONAL, TRACE, Measured, Quantity, Result
 
 
@@ -26,6 +27,8 @@ def hessian_trace(
     curvature: MatrixName = "hessian",
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
 ) -> Trace:
@@ -50,6 +53,10 @@ def hessian_trace(
             the tensor that it returns, or its ``logits``.
         class_axis: the axis of the outputs that runs over the classes, where the shape of the targets does not tell: -1
             for language models, (n, positions, classes).
+        tolerance: the relative standard error of the total that will do; zero, unless given: exact. Above zero, columns
+            are mixed with random signs, drawn for each sample by itself, in no more backward passes than it takes, and
+            the result carries its ``standard_error``, in total and for each parameter.
+        seed: of those signs.
         memory: working memory in bytes; decides how many samples are taken at a time. Chosen for speed if not given.
         progress: show a progress bar.
 
@@ -61,7 +68,9 @@ def hessian_trace(
     >>> round(hessian_trace(model, torch.tensor([[1.0, 2.0, 2.0]])).total, 4)
     6.75
     """
-    return _measure(TRACE, model, data, loss, parameters, curvature, outputs, class_axis, memory, progress)
+    return _measure(
+        TRACE, model, data, loss, parameters, curvature, outputs, class_axis, tolerance, seed, memory, progress
+    )
 
 
 def hessian_diagonal(
@@ -73,6 +82,8 @@ def hessian_diagonal(
     curvature: MatrixName = "hessian",
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
 ) -> Diagonal:
@@ -84,7 +95,9 @@ def hessian_diagonal(
     >>> hessian_diagonal(model, torch.tensor([[1.0, 2.0, 0.0]])).by_parameter["weight"][0]
     tensor([0.1875, 0.7500, 0.0000], dtype=torch.float64)
     """
-    return _measure(DIAGONAL, model, data, loss, parameters, curvature, outputs, class_axis, memory, progress)
+    return _measure(
+        DIAGONAL, model, data, loss, parameters, curvature, outputs, class_axis, tolerance, seed, memory, progress
+    )
 
 
 @plain_mode()
@@ -97,6 +110,8 @@ def _measure(
     curvature: MatrixName,
     outputs: Pick,
     class_axis: int | None,
+    tolerance: float,
+    seed: int,
     memory: int | None,
     progress: bool,
 ) -> Result:
@@ -104,6 +119,7 @@ def _measure(
         raise InputError(f"curvature={curvature!r}: expected one of {', '.join(map(repr, MATRICES))}")
     if memory is not None and (not isinstance(memory, int) or memory <= 0):
         raise InputError(f"memory={memory!r}: expected a number of bytes, as in memory=2**30")
+    check_tolerance(tolerance)
     loss = Centred() if curvature == "jacobian" else as_loss(criterion)
     first, stream = first_of(batches(data))
     network = read(model, first.inputs, outputs=outputs, class_axis=class_axis)
@@ -112,14 +128,25 @@ def _measure(
     names = counted(network.parameters, parameters)
     if curvature == "hessian":
         _refuse_inexact(network, names)
-    engine = Engine(network, names, loss, quantity, memory)
-    with bar("samples", count(data) if progress else None, progress) as advance:
-        total = engine.run(stream, advance)
+    size = count(data) if progress or tolerance else None
+    with bar("samples", size, progress) as advance:
+        if tolerance:
+            total = Estimator(network, names, loss, quantity, tolerance, seed, memory).run(stream, size, advance)
+        else:
+            total = Engine(network, names, loss, quantity, memory).run(stream, advance)
     known = network.exactness
     exact = {name: curvature == "jacobian" or bool(known[name]) for name in names}
     if not total.weight:
         raise LossError(f"{loss.name} over this data weighs nothing: every target is ignored, or has weight zero")
     return quantity.result(Measured(total, curvature, loss.name, loss.mean, exact, network.graph))
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Refuse what is no relative error."""
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
+        raise InputError(
+            f"tolerance={tolerance!r}: expected a relative standard error below 1, as in tolerance=0.01, or 0 for exact"
+        )
 
 
 def _refuse_inexact(network: Network, names: list[str]) -> None:

@@ -1,8 +1,9 @@
 """What a measurement returns: frozen, printable, mergeable."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
+from math import sqrt
 from typing import Any, Literal, Self
 
 from torch import Tensor
@@ -44,6 +45,20 @@ class _Curvature(Frozen):
     def energy(self) -> float:
         """The mean squared norm of the centred outputs; zero unless ``kind`` is "jacobian"."""
         return self.sum.energy / self._divisor
+
+    @property
+    def standard_error(self) -> float:
+        """The standard error of the total; zero where it is exact."""
+        return self.error_of(dict.fromkeys(self.sum.sums, 1.0))
+
+    @property
+    def standard_errors(self) -> Mapping[str, float]:
+        """The standard error of each parameter's trace; zero where it is exact."""
+        return FrozenDict({name: self.error_of({name: 1.0}) for name in self.sum.sums})
+
+    def error_of(self, weights: Mapping[str, float]) -> float:
+        """The standard error of a weighted sum of the parameters' traces: errors of one run are not independent."""
+        return sqrt(self.sum.variance(weights)) / self._divisor
 
     @property
     def _divisor(self) -> float:
@@ -92,21 +107,29 @@ class _Curvature(Frozen):
     def _title(self) -> str:
         return f"{MATRICES[self.kind]} trace of {printable(self.loss)} over {count(self.samples)} samples"
 
-    def _rows(self) -> list[tuple[str, str, str, str]]:
+    @property
+    def _head(self) -> tuple[str, ...]:
+        return (*_HEAD[:2], "standard error", *_HEAD[2:]) if self.standard_error else _HEAD
+
+    def _rows(self) -> list[tuple[str, ...]]:
         total = sum(self._totals.values())
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for name, value in self._totals.items():
             share = percent(value / total if total else None)
             rows.append((printable(name), number(value), share, "yes" if self.exact[name] else "no"))
-        return [*rows, ("total", number(total), "", "yes" if all(self.exact.values()) else "no")]
+        rows.append(("total", number(total), "", "yes" if all(self.exact.values()) else "no"))
+        if not self.standard_error:
+            return rows
+        errors = [number(error) for error in (*self.standard_errors.values(), self.standard_error)]
+        return [(*row[:2], error, *row[2:]) for row, error in zip(rows, errors, strict=True)]
 
     def __repr__(self) -> str:
         *rows, total = self._rows()
-        return f"{self._title}\n{plain_table(_HEAD, rows, total=total)}"
+        return f"{self._title}\n{plain_table(self._head, rows, total=total)}"
 
     def _repr_html_(self) -> str:
         cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self._rows())
-        head = "".join(f"<th>{name}</th>" for name in _HEAD)
+        head = "".join(f"<th>{name}</th>" for name in self._head)
         body = f"<thead><tr>{head}</tr></thead><tbody>{cells}</tbody>"
         return f"<table><caption>{escape(self._title)}</caption>{body}</table>"
 
@@ -116,6 +139,8 @@ class _Curvature(Frozen):
             "loss": self.loss,
             "samples": self.samples,
             "exact": dict(self.exact),
+            "standard_error": self.standard_error,
+            "standard_errors": dict(self.standard_errors),
         }
 
 
@@ -158,7 +183,7 @@ class Diagonal(_Curvature):
     def trace(self) -> Trace:
         """The traces that the diagonal adds up to."""
         sums = {name: value.sum() for name, value in self.sum.sums.items()}
-        whole = CurvatureSum(sums, self.sum.weight, self.samples, self.sum.energy)
+        whole = replace(self.sum, sums=sums)
         return Trace(whole, self.kind, self.loss, self.mean, self.exact, self.graph)
 
     @property

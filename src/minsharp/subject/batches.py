@@ -41,6 +41,10 @@ class Batch:
         inputs = pytree.tree_map(lambda t: t[start:stop], self.inputs)
         return Batch(inputs, None if self.targets is None else self.targets[start:stop])
 
+    def pick(self, which: Tensor) -> "Batch":
+        """Some of the samples, by their numbers."""
+        return Batch(*pytree.tree_map_only(Tensor, lambda t: t[which.to(t.device)], (self.inputs, self.targets)))
+
     def to(self, device: torch.device) -> "Batch":
         """The samples on a device."""
         if all(t.device == device for given in self.given for t in tensors_of(given)):
