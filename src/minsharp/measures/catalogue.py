@@ -31,7 +31,7 @@ measure("training loss", invariance="neuron", needs_labels=True, reads=True)(tra
 
 @measure("trace", uses="diagonal", reads=True)
 def _trace(model: Model, data: Any, loss: Any, diagonal: Diagonal) -> Score:
-    return Score("trace", diagonal.total)
+    return Score("trace", diagonal.total, diagonal.standard_error or None)
 
 
 @measure("minimum sharpness", invariance="layer", uses="diagonal", reads=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from ..curvature.hessian import hessian_diagonal
+from ..curvature.hessian import check_tolerance, hessian_diagonal
 from ..errors import InputError
 from ..losses import Criterion
 from ..network.network import Network
@@ -139,6 +139,7 @@ def compare(
     curvature: MatrixName = "hessian",
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
     seed: int = 0,
     progress: bool = False,
 ) -> Comparison:
@@ -158,8 +159,8 @@ def compare(
         scope: "layer" or "neuron", of the rescalings.
         drift_samples: how many samples the drift is measured on.
         curvature: "hessian", or "ggn" where the network is not piecewise linear.
-        outputs, class_axis: as for `hessian_trace`.
-        seed: of the rescalings.
+        outputs, class_axis, tolerance: as for `hessian_trace`. The drift is measured without an error.
+        seed: of the rescalings, and of the signs that a tolerance asks for.
         progress: show a progress bar.
 
     >>> import torch
@@ -177,7 +178,8 @@ def compare(
     stream = held(data)
     first, _ = first_of(batches(stream))
     network = read(model, first.inputs, outputs=outputs, class_axis=class_axis)
-    subject = _Subject(network, stream, loss, curvature)
+    check_tolerance(tolerance)
+    subject = _Subject(network, stream, loss, curvature, tolerance, seed)
     others = _rescaled(subject, rescalings, scope, drift_samples, seed)
     with bar("measures", len(wanted) * (1 + len(others)), progress) as advance:
         rows = tuple(_row(measure, subject, others, advance) for measure in wanted)
@@ -193,6 +195,8 @@ class _Subject:
     data: list[tuple[Any, ...]]
     loss: Criterion | None
     curvature: MatrixName
+    tolerance: float
+    seed: int
 
     @property
     def labelled(self) -> bool:
@@ -202,7 +206,8 @@ class _Subject:
         start = perf_counter()
         result: Diagonal | Exception
         try:
-            result = hessian_diagonal(self.network, self.data, self.loss, curvature=curvature)
+            options: Any = {"curvature": curvature, "tolerance": self.tolerance, "seed": self.seed}
+            result = hessian_diagonal(self.network, self.data, self.loss, **options)
         except Exception as error:  # whatever it is, it goes into the rows that need it
             result = error
         return result, perf_counter() - start
@@ -227,7 +232,7 @@ class _Subject:
         seconds += perf_counter() - start
         error = getattr(result, "standard_error", None)
         value: Any = getattr(result, "value", result)
-        return float(value), None if error is None else float(error), seconds
+        return float(value), float(error) if error else None, seconds
 
     def _shared(self, name: Shared | None) -> tuple[dict[str, Diagonal], float]:
         if name is None:
@@ -252,7 +257,8 @@ def _rescaled(subject: _Subject, rescalings: int, scope: Scope, samples: int, se
     double = read(module, few[0][0], class_axis=network.class_axis)
     elements = [symmetries.random(seed + k, SPREAD) for k in range(rescalings)]
     networks = [double, *(replace(double, module=rescale(module, scales)) for scales in elements)]
-    return [replace(subject, network=one, data=few, loss=doubled(subject.loss)) for one in networks]
+    given = replace(subject, data=few, loss=doubled(subject.loss), tolerance=0.0)
+    return [replace(given, network=one) for one in networks]
 
 
 def _first(data: list[tuple[Any, ...]], samples: int) -> list[tuple[Any, ...]]:

@@ -31,7 +31,7 @@ from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
-from ..text import interval, magnitude, number, percent, plain_table
+from ..text import interval, magnitude, number, percent, plain_table, plus_minus
 
 Curvature = Trace | Diagonal
 
@@ -43,6 +43,11 @@ class MinimumSharpness(Frozen):
     ``by_parameter`` holds each parameter's trace in the rescaled network; ``scales`` goes into `minsharp.rescale`.
     With ``power_of_two``, all of that is of the flattest network that was found with powers of two as factors, and
     ``lower_bound`` is the bound for factors of any kind.
+
+    ``standard_error`` is zero where the curvature is exact. The minimum moves with each parameter's trace as that trace
+    shrinks under the rescaling: dMS/dc_P = exp(-2 t_P), for the best rescaling moves it only to second order. Value and
+    bound are those of the estimated curvature. Per neuron the error is an approximation, all entries of a parameter
+    taken to be as uncertain as their sum.
     """
 
     value: float
@@ -62,6 +67,7 @@ class MinimumSharpness(Frozen):
     z: Tensor = Copied()  # type: ignore[assignment]  # noqa: RUF009
     energy: float = field(default=0.0, repr=False)
     power_of_two: bool = False
+    standard_error: float = 0.0
 
     @property
     def scales(self) -> Scales:
@@ -75,7 +81,7 @@ class MinimumSharpness(Frozen):
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
         scales = {n: f.tolist() if isinstance(f, Tensor) else f for n, f in self.scales.items()}
-        names = "value lower_bound trace attained scope power_of_two curvature loss samples"
+        names = "value lower_bound standard_error trace attained scope power_of_two curvature loss samples"
         return {
             **{name: getattr(self, name) for name in names.split()},
             "status": str(self.status),
@@ -94,8 +100,9 @@ class MinimumSharpness(Frozen):
         ]
 
     def __repr__(self) -> str:
+        value = plus_minus(self.value, self.standard_error or None)
         head = (
-            f"Minimum sharpness {number(self.value)}, from a trace of {number(self.trace)} "
+            f"Minimum sharpness {value}, from a trace of {number(self.trace)} "
             f"({MATRICES[self.curvature]}, scope {self.scope!r}{', powers of two' if self.power_of_two else ''})"
         )
         columns = ("parameter", "trace before", "trace after", "factor")
@@ -123,6 +130,8 @@ def minimum_sharpness(
     parameters: Pattern = None,
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
 ) -> MinimumSharpness:
@@ -152,6 +161,7 @@ def minimum_sharpness(
     if measured is None:
         measure: Any = hessian_trace if scope == "layer" else hessian_diagonal
         options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
+        options |= {"tolerance": tolerance, "seed": seed}
         measured = measure(model, data, loss, parameters=parameters, curvature=curvature, **options)
     if scope == "neuron" and isinstance(measured, Trace):
         raise InputError('scope="neuron" needs the diagonal: pass hessian_diagonal(model, data)')
@@ -219,7 +229,13 @@ def _minimise_over(symmetries: Symmetries, measured: Curvature, scope: Scope, po
         before=before,
         energy=measured.energy,
         power_of_two=power_of_two,
+        standard_error=measured.error_of(_shrunk(before, after)),
     )
+
+
+def _shrunk(before: Mapping[str, float], after: list[float]) -> dict[str, float]:
+    """How much of each parameter's trace is left: exp(-2 t_P) where the whole tensor has one factor."""
+    return {name: new / old for (name, old), new in zip(before.items(), after, strict=True) if old}
 
 
 def _traces(log_c: Any, A: Any, owner: Any, z: Any, count: int) -> list[float]:
@@ -325,6 +341,8 @@ def flattest(
     parameters: Pattern = None,
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
 ) -> nn.Module:
@@ -352,6 +370,8 @@ def flattest(
         parameters=parameters,
         outputs=outputs,
         class_axis=class_axis,
+        tolerance=tolerance,
+        seed=seed,
         memory=memory,
         progress=progress,
     )

@@ -25,7 +25,7 @@ from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
-from ..text import count, number, plain_table
+from ..text import count, number, plain_table, plus_minus
 from .minimum import Curvature, MinimumSharpness, minimum_sharpness
 
 SensitivityScope = Literal["tensor", "element"]
@@ -46,17 +46,23 @@ class RelativeMinimumSharpness:
         return self.minimum.status
 
     @property
+    def standard_error(self) -> float:
+        """Zero where the curvature is exact."""
+        return self.minimum.standard_error / self.energy
+
+    @property
     def scales(self) -> Scales:
         """The rescaling that attains it."""
         return self.minimum.scales
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
-        numbers = {"value": self.value, "lower_bound": self.lower_bound, "energy": self.energy}
-        return {**numbers, "minimum": self.minimum.to_dict()}
+        numbers = {"value": self.value, "lower_bound": self.lower_bound, "standard_error": self.standard_error}
+        return {**numbers, "energy": self.energy, "minimum": self.minimum.to_dict()}
 
     def __repr__(self) -> str:
-        head = f"Relative minimum sharpness {number(self.value)}: the following over E||c||^2 = {number(self.energy)}"
+        value = plus_minus(self.value, self.standard_error or None)
+        head = f"Relative minimum sharpness {value}: the following over E||c||^2 = {number(self.energy)}"
         return f"{head}\n{self.minimum!r}"
 
 
@@ -69,6 +75,7 @@ class RelativeSensitivity(Frozen):
     energy: float
     scope: SensitivityScope
     samples: int
+    standard_error: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
@@ -76,7 +83,8 @@ class RelativeSensitivity(Frozen):
 
     def __repr__(self) -> str:
         rows = [(name, number(value)) for name, value in self.by_parameter.items()]
-        head = f"Relative sensitivity {number(self.value)} (scope {self.scope!r}, {count(self.samples)} samples)"
+        value = plus_minus(self.value, self.standard_error or None)
+        head = f"Relative sensitivity {value} (scope {self.scope!r}, {count(self.samples)} samples)"
         return f"{head}\n{plain_table(('parameter', 'part'), rows, least=(0, 12))}"
 
 
@@ -90,6 +98,8 @@ def relative_minimum_sharpness(
     parameters: Pattern = None,
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
 ) -> RelativeMinimumSharpness:
@@ -114,6 +124,8 @@ def relative_minimum_sharpness(
         parameters=parameters,
         outputs=outputs,
         class_axis=class_axis,
+        tolerance=tolerance,
+        seed=seed,
         memory=memory,
         progress=progress,
     )
@@ -131,6 +143,8 @@ def relative_sensitivity(
     parameters: Pattern = None,
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
 ) -> RelativeSensitivity:
@@ -155,18 +169,20 @@ def relative_sensitivity(
     if not isinstance(measured, Trace | Diagonal):
         measure: Any = hessian_trace if scope == "tensor" else hessian_diagonal
         options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
+        options |= {"tolerance": tolerance, "seed": seed}
         measured = measure(model, data, parameters=parameters, curvature="jacobian", **options)
     if scope == "element" and isinstance(measured, Trace):
         raise InputError('scope="element" needs the diagonal: pass hessian_diagonal(model, data, curvature="jacobian")')
     held = dict(unwrapped(model).named_parameters(remove_duplicate=False))
     energy = _energy(measured.energy)
     squares = {name: held[name].detach().cpu().double().square() for name in measured.exact}
+    traces = (measured.trace if isinstance(measured, Diagonal) else measured).by_parameter
     if scope == "element":
         parts = {n: float((squares[n] * h.cpu()).sum()) / energy for n, h in measured.by_parameter.items()}
     else:
-        traces = measured.trace if isinstance(measured, Diagonal) else measured
-        parts = {n: _mean(squares[n]) * trace / energy for n, trace in traces.by_parameter.items()}
-    return RelativeSensitivity(sum(parts.values()), parts, energy, scope, measured.samples)
+        parts = {n: _mean(squares[n]) * trace / energy for n, trace in traces.items()}
+    error = measured.error_of({name: part / traces[name] for name, part in parts.items() if traces[name]})
+    return RelativeSensitivity(sum(parts.values()), parts, energy, scope, measured.samples, error)
 
 
 def _jacobian(data: Data | Curvature) -> Data | Curvature:
