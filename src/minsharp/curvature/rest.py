@@ -32,7 +32,7 @@ from ..subject.batches import Batch
 from ..subject.inputs import tensors_of
 from ..subject.modes import LOCK, plain_mode
 from .schedule import Schedule, Site, Step
-from .signs import Drawn, Place, place_of, signs, takes_signs
+from .signs import Place, Share, places, signs, takes_signs
 
 WORKING_SET = 64 << 20
 """Bytes for the graph of second derivatives of a chunk."""
@@ -173,7 +173,7 @@ class RestProbes:
         """What of v*(R v), (*parameter), is summed up."""
         return widest(product).sum()
 
-    def _kept_of(self, drawn: Drawn, image: Tensor, traces: Tensor) -> Tensor:
+    def _kept_of(self, share: Share, image: Tensor, traces: Tensor) -> Tensor:
         """The same where the signs are those of samples, from B D and each sample's trace."""
         return widest(traces).sum()
 
@@ -188,28 +188,28 @@ class RestProbes:
         rest = torch.stack([probe.tracked for probe in found])  # (probes, tracked parameters)
         if not is_finite(own) or not is_finite(rest):
             raise NonFiniteError("a second derivative of the outputs is not finite. Measure in double precision")
-        names = [place.parameter for _, places in way.places for place in places]
-        spread = [*own.var(0).sum(1).tolist(), *rest.var(0).tolist()]
+        names = [name for _, some in way.places for place in some for name in place.parameters]
+        spread = [*_variances(own).sum(1).tolist(), *_variances(rest).tolist()]
         for name, variance in zip([*names, *self.tracked], spread, strict=True):
             self._variances[name] += variance / self.probes
         # errors of samples are independent, unless they see the same signs
-        together = (own.sum((1, 2)) + rest.sum(1)).var() if self.tracked else own.sum(1).var(0).sum()
+        together = _variances(own.sum((1, 2)) + rest.sum(1)) if self.tracked else _variances(own.sum(1)).sum()
         self._variance += float(together) / self.probes
         self._chunks += 1
         self._samples += len(chunk)
 
     def _probe(self, way: "_Way", generator: torch.Generator, chunk: Batch) -> "_Probe":
         """One draw of signs for all parameters at once, and what R makes of it."""
-        drawn = [[place.draw(generator) for place in places] for _, places in way.places]
+        drawn = [[place.draw(generator) for place in some] for _, some in way.places]
         changes = [torch.stack([d.change for d in some]).sum(0) for some in drawn]
         v = [signs(tuple(leaf.shape), leaf, generator) for leaf in way.tracked]
         images = self._images(way, [*changes, *v], chunk)
         sums: dict[str, Tensor] = {}
         by_sample = []
-        for (_, places), some, image in zip(way.places, drawn, images[: len(drawn)], strict=True):
-            for place, d in zip(places, some, strict=True):
-                by_sample.append(traces := place.by_sample(wide(d.change) * wide(image)))
-                sums[place.parameter] = self._kept_of(d, image, traces)
+        for (_, there), some, image in zip(way.places, drawn, images[: len(drawn)], strict=True):
+            for place, share in ((place, share) for place, d in zip(there, some, strict=True) for share in d.shares):
+                by_sample.append(traces := place.by_sample(wide(share.change) * wide(image)))
+                sums[share.parameter] = self._kept_of(share, image, traces)
         products = [wide(s) * wide(image) for s, image in zip(v, images[len(drawn) :], strict=True)]
         sums |= {name: self._kept(product) for name, product in zip(self.tracked, products, strict=True)}
         tracked = torch.tensor([float(widest(product).sum()) for product in products], dtype=torch.float64)
@@ -225,7 +225,7 @@ class RestProbes:
         """Run the network, with a zero added wherever signs go in, and d<a, o> in these zeros and the parameters."""
         values, n = self._values(chunk), len(chunk)
         tracked = [values[name] for name in self.tracked]
-        places: list[tuple[Tensor, list[Place]]] = []
+        shifted: list[tuple[Tensor, list[Place]]] = []
         with torch.enable_grad(), _twice_differentiable(self.device):
             for operation in self.schedule.prelude:
                 operation.run(values)
@@ -233,29 +233,27 @@ class RestProbes:
                 made = step.operation.call(step.operation.bind(values))
                 if self.sites[step.operation]:
                     shift = torch.zeros_like(made).requires_grad_()
-                    places.append((shift, self._places(step, shift, values, max(n, 2))))
+                    shifted.append((shift, self._places(step, shift, values, max(n, 2))))
                     made = made + shift
                 store(values, step.operation, made)
             outputs = values[self.network.graph.output][:n]
-            leaves = [*(shift for shift, _ in places), *tracked]
+            leaves = [*(shift for shift, _ in shifted), *tracked]
             a = self._slopes(outputs.detach(), chunk)
             gradient: Sequence[Tensor | None] = [None] * len(leaves)
             if outputs.requires_grad:  # a derivative leads to them
                 gradient = torch.autograd.grad(outputs, leaves, a, create_graph=True, allow_unused=True)
-        return _Way(places, tracked, leaves, gradient)
+        return _Way(shifted, tracked, leaves, gradient)
 
     def _places(self, step: Step, shift: Tensor, values: Mapping[str, Any], n: int) -> list[Place]:
         operation = step.operation
         needed = {name: _detached(values[name]) for _, name in operation.reads} | {DEVICE.name: self.device}
         output = self.network.graph.values[operation.outputs[0]].shape
-        places = []
-        for site in self.sites[operation]:
-            shape = tuple(values[site.leaf].shape)
-            bound = operation.bind(needed)
-            common = (bound, needed, step.samples, step.layouts, output, n, {}, {})
-            use = Use(operation, site.slot.argument, site.leaf, shape, *common)
-            places.append(place_of(site.leaf, use, shift.detach(), site.contraction))
-        return places
+        common = (operation.bind(needed), needed, step.samples, step.layouts, output, n, {}, {})
+        sites = self.sites[operation]
+        uses = [
+            Use(operation, site.slot.argument, site.leaf, tuple(values[site.leaf].shape), *common) for site in sites
+        ]
+        return places([(s.leaf, use, s.contraction) for s, use in zip(sites, uses, strict=True)], shift.detach())
 
     def _values(self, chunk: Batch) -> dict[str, Any]:
         """What the network is run on, with some parameters tracked; a lone sample with a twin, as in the engine."""
@@ -325,8 +323,8 @@ class RestDiagonals(RestProbes):
     def _kept(self, product: Tensor) -> Tensor:
         return widest(product)
 
-    def _kept_of(self, drawn: Drawn, image: Tensor, traces: Tensor) -> Tensor:
-        return widest(drawn.entries(image))
+    def _kept_of(self, share: Share, image: Tensor, traces: Tensor) -> Tensor:
+        return widest(share.entries(image))
 
 
 class _Way(NamedTuple):
@@ -347,6 +345,11 @@ class _Probe(NamedTuple):
     """The traces of parameters that were probed where they go in, (parameters, n), in float64."""
     tracked: Tensor
     """The traces of all others."""
+
+
+def _variances(found: Tensor) -> Tensor:
+    """Over the probes, along the first axis."""
+    return (found - found.mean(0)).square().sum(0) / (len(found) - 1)
 
 
 def _detached(value: Any) -> Any:

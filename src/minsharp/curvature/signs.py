@@ -11,14 +11,13 @@ as noise: signs for the parameters themselves would see both.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..graph.records import Samples
-from ..rules.contraction import Contraction, Elementwise, Outer, Use, wide
+from ..rules.contraction import Contraction, Elementwise, Outer, Use, wide, widest
 
 
 def signs(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
@@ -27,18 +26,31 @@ def signs(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> T
     return drawn.mul_(2).sub_(1).to(like)
 
 
-class Drawn(NamedTuple):
-    """One draw: the change D of the result, (*output), and what takes B D back to V*(A^T B D), (*parameter)."""
+class Share(NamedTuple):
+    """What belongs to one parameter of a draw: A_i V_i of its own, and what takes B D to V*(A^T B D), (*parameter)."""
 
+    parameter: str
     change: Tensor
     entries: Callable[[Tensor], Tensor]
 
 
-class Place(ABC):
-    """Where a parameter goes in; ``shift`` is a zero that has been added to the result there."""
+class Drawn(NamedTuple):
+    """One draw: the change D of the result, (*output), and the shares of the parameters that go in."""
 
-    def __init__(self, parameter: str, use: Use, shift: Tensor):
-        self.parameter, self.use, self.shift = parameter, use, shift
+    change: Tensor
+    shares: list[Share]
+
+
+class Place(ABC):
+    """Where parameters go in, to be probed at the result."""
+
+    def __init__(self, parameter: str, use: Use, like: Tensor):
+        self.parameter, self.use, self.like = parameter, use, like
+
+    @property
+    def parameters(self) -> list[str]:
+        """In the order of the shares."""
+        return [self.parameter]
 
     @abstractmethod
     def draw(self, generator: torch.Generator) -> Drawn:
@@ -47,63 +59,110 @@ class Place(ABC):
     def by_sample(self, product: Tensor) -> Tensor:
         """A tensor shaped like the result, summed over each sample: (n,)."""
         layout = self.use.layouts[0]
-        assert isinstance(layout, Samples)
-        return layout.split(wide(product), self.use.n).flatten(1).double().sum(1)
+        assert layout is not None
+        return widest(layout.split(product, self.use.n).flatten(1)).sum(1)
 
 
 class EntryPlace(Place):
-    """Any rule whose gradient is linear in the cotangents: a sign for each entry and sample."""
+    """A parameter with a sign for each entry and sample."""
 
-    def __init__(self, parameter: str, use: Use, shift: Tensor, contraction: Contraction):
-        super().__init__(parameter, use, shift)
-        self.contraction = contraction
+    def __init__(self, parameter: str, use: Use, like: Tensor, rule: Contraction):
+        super().__init__(parameter, use, like)
+        self.rule = rule
 
     def draw(self, generator: torch.Generator) -> Drawn:
         """V (n, *parameter)."""
-        V = signs((self.use.n, *self.use.shape), self.shift, generator)
-        D = _adjoint(lambda G: self.contraction.gradient(self.use, G), self.shift, V.unsqueeze(1))
-        return Drawn(D, lambda y: (wide(V) * self.contraction.gradient(self.use, y.unsqueeze(0)).squeeze(1)).sum(0))
+        V = signs((self.use.n, *self.use.shape), self.like, generator)
+        D = _adjoint(lambda G: self.rule.gradient(self.use, G), self.like, V.unsqueeze(1))
+
+        def entries(y: Tensor) -> Tensor:
+            return (wide(V) * self.rule.gradient(self.use, y.unsqueeze(0)).squeeze(1)).sum(0)
+
+        return Drawn(D, [Share(self.parameter, D, entries)])
 
 
 class OuterPlace(Place):
     """Weights that multiply U (n, g, J, L): V U has the covariance U^T U over the positions, whatever made it.
 
-    So with U = Q F, F (n, g, k, L) and k the smaller of J and L, signs (n, g, C, k) times F do: as many as the result
-    has entries, not the weight. With one position, as in a plain linear layer, B alone is probed, times ||u||².
+    So with U = Q F, F (n, g, k, L) and k the smaller of J and L, signs S (n, g, C, k) times F do: as many as the result
+    has entries, not the weight; V = S Q^T. With one position, as in a plain linear layer, B alone is probed, times
+    ||u||². A bias is a weight of an input that is one everywhere, a last row of U: so it adds nothing to the noise.
     """
 
-    def __init__(self, parameter: str, use: Use, shift: Tensor, rule: Outer):
-        super().__init__(parameter, use, shift)
-        self.rule = rule
+    def __init__(self, parameter: str, use: Use, like: Tensor, rule: Outer, bias: str | None = None):
+        super().__init__(parameter, use, like)
+        self.rule, self.bias = rule, bias
         self.U = rule.inputs(use)
+        if bias is not None:
+            self.U = torch.cat([self.U, torch.ones_like(self.U[:, :, :1])], dim=2)
         few = self.U.shape[3] < self.U.shape[2]
         self.Q, self.F = torch.linalg.qr(self.U) if few else (None, self.U)
+        self.C = rule.cotangents(use, like.unsqueeze(0)).shape[3]
+
+    @property
+    def parameters(self) -> list[str]:
+        """The weight, and the bias if there is one."""
+        return [self.parameter] if self.bias is None else [self.parameter, self.bias]
 
     def draw(self, generator: torch.Generator) -> Drawn:
-        """V = S Q^T, (n, g, C, J)."""
+        """S (n, g, C, k)."""
         n, g, k, _ = self.F.shape
-        C = self.rule.cotangents(self.use, self.shift.unsqueeze(0)).shape[3]
-        S = signs((n, g, C, k), self.F, generator)
-        D = _adjoint(lambda G: self.rule.cotangents(self.use, G), self.shift, (S @ self.F).unsqueeze(1))
+        S = signs((n, g, self.C, k), self.F, generator)
+        D = self._result(S @ self.F)
+        if self.bias is None:
+            return Drawn(D, [Share(self.parameter, D, lambda y: self._weights(S, y))])
+        of_bias = self._result((S if self.Q is None else S @ self.Q[:, :, -1:].mT)[..., -1:] @ self.U[:, :, -1:])
+        weight = Share(self.parameter, D - of_bias, lambda y: self._weights(S, y))
+        return Drawn(D, [weight, Share(self.bias, of_bias, lambda y: self._biases(S, y))])
 
-        def entries(y: Tensor) -> Tensor:
-            back = self.rule.cotangents(self.use, y.unsqueeze(0)).squeeze(1) @ self.U.mT  # (n, g, C, J)
-            V = S if self.Q is None else S @ self.Q.mT
-            return self.rule.restore((V * back).sum(0), self.use)
+    def _result(self, arranged: Tensor) -> Tensor:
+        """(n, g, C, L) as a change of the result."""
+        return _adjoint(lambda G: self.rule.cotangents(self.use, G), self.like, arranged.unsqueeze(1))
 
-        return Drawn(D, entries)
+    def _products(self, S: Tensor, y: Tensor) -> Tensor:
+        """V*(B D U^T), summed over samples: (g, C, J)."""
+        back = self.rule.cotangents(self.use, y.unsqueeze(0)).squeeze(1) @ self.U.mT  # (n, g, C, J)
+        return ((S if self.Q is None else S @ self.Q.mT) * back).sum(0)
+
+    def _weights(self, S: Tensor, y: Tensor) -> Tensor:
+        found = self._products(S, y)
+        return self.rule.restore(found if self.bias is None else found[..., :-1], self.use)
+
+    def _biases(self, S: Tensor, y: Tensor) -> Tensor:
+        return self._products(S, y)[..., -1].flatten()
 
 
-def place_of(parameter: str, use: Use, shift: Tensor, contraction: Contraction) -> Place:
-    """How a parameter is probed where a rule for it `fits_signs`."""
-    if isinstance(contraction, Outer):
-        return OuterPlace(parameter, use, shift, contraction)
-    return EntryPlace(parameter, use, shift, contraction)
+Site = tuple[str, Use, Contraction]
+"""A parameter, its use, and the rule for it."""
 
 
-def takes_signs(contraction: Contraction) -> bool:
+def places(sites: Sequence[Site], like: Tensor) -> list[Place]:
+    """How the parameters of one operation are probed, all of whose rules `takes_signs`; ``like`` is its result."""
+    weights = [site for site in sites if isinstance(site[2], Outer)]
+    others = [site for site in sites if not isinstance(site[2], Outer)]
+    if len(weights) == 1 and len(others) == 1 and _is_bias(others[0], weights[0], like):
+        parameter, use, rule = weights[0]
+        return [OuterPlace(parameter, use, like, rule, others[0][0])]  # type: ignore[arg-type]
+    found: list[Place] = [OuterPlace(name, use, like, rule) for name, use, rule in weights]  # type: ignore[arg-type]
+    return [*found, *(EntryPlace(name, use, like, rule) for name, use, rule in others)]
+
+
+def _is_bias(site: Site, weight: Site, like: Tensor) -> bool:
+    """Whether a parameter's gradient is that of a weight whose input is one everywhere; tried on numbers."""
+    _, use, rule = site
+    _, at, outer = weight
+    assert isinstance(outer, Outer)
+    numbers = torch.arange(1, like.numel() + 1, device=like.device) % 7
+    G = (numbers * numbers % 11).to(like).view(1, *like.shape)
+    g = outer.cotangents(at, G)  # (n, 1, g, C, L)
+    if len(use.shape) != 1 or use.shape[0] != g.shape[2] * g.shape[3] or g.numel() != G.numel():
+        return False
+    return torch.allclose(rule.gradient(use, G), g.sum(4).flatten(2))
+
+
+def takes_signs(rule: Contraction) -> bool:
     """Whether a rule is plain enough: its gradient is made of products and sums of the cotangents."""
-    return isinstance(contraction, Outer | Elementwise)
+    return isinstance(rule, Outer | Elementwise)
 
 
 def _adjoint(linear: Callable[[Tensor], Tensor], like: Tensor, cotangent: Tensor) -> Tensor:
