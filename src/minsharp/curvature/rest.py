@@ -1,8 +1,8 @@
 """What the Gauss-Newton matrix leaves out of the Hessian, estimated by random signs.
 
 H = G + R with R = sum_i sum_k (dL_i/do_ik) d²o_ik. With a = dL/do held fixed, R is the Hessian of <a, o(w)>: for a
-direction v, R v = d/dw (v . d/dw <a, o(w)>), two backward passes, and no difference of large numbers. For random signs v,
-E v*(R v) = DIAG[R], and summed over the entries of a parameter P that is Tr[R_P].
+direction v, R v = d/dw (v . d/dw <a, o(w)>), two backward passes, and no difference of large numbers. For random signs
+v, E v*(R v) = DIAG[R], and summed over the entries of a parameter P that is Tr[R_P].
 
 Signs for the parameters themselves see much that has no part in the trace: every pair of layers is bilinear. So where a
 parameter goes into one operation, and linearly, the signs are drawn for each sample by itself and probe the result of
@@ -10,19 +10,17 @@ that operation (see `signs`); other parameters, as tied ones, get theirs directl
 of them go into one product. The errors of the samples are independent, and the spread of the probes tells how large.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..errors import InputError, LossError, NonFiniteError, ReadError
+from ..errors import InputError, LossError, NonFiniteError
 from ..frozen import Frozen
-from ..graph.records import DEVICE, Operation, store
+from ..graph.records import DEVICE, store
 from ..losses import Loss
 from ..network.finite import first_non_finite, is_finite
 from ..network.network import Network
@@ -30,9 +28,10 @@ from ..operations import row
 from ..rules.contraction import Use, wide, widest
 from ..subject.batches import Batch
 from ..subject.inputs import tensors_of
-from ..subject.modes import LOCK, plain_mode
+from ..subject.modes import plain_mode
 from .schedule import Schedule, Site, Step
 from .signs import Place, Share, places, signs, takes_signs
+from .twice import twice_differentiable, twice_refused
 
 WORKING_SET = 64 << 20
 """Bytes for the graph of second derivatives of a chunk."""
@@ -226,7 +225,7 @@ class RestProbes:
         values, n = self._values(chunk), len(chunk)
         tracked = [values[name] for name in self.tracked]
         shifted: list[tuple[Tensor, list[Place]]] = []
-        with torch.enable_grad(), _twice_differentiable(self.device):
+        with torch.enable_grad(), twice_differentiable(self.device):
             for operation in self.schedule.prelude:
                 operation.run(values)
             for step in self.schedule.steps:
@@ -248,10 +247,23 @@ class RestProbes:
         operation = step.operation
         needed = {name: _detached(values[name]) for _, name in operation.reads} | {DEVICE.name: self.device}
         output = self.network.graph.values[operation.outputs[0]].shape
-        common = (operation.bind(needed), needed, step.samples, step.layouts, output, n, {}, {})
         sites = self.sites[operation]
         uses = [
-            Use(operation, site.slot.argument, site.leaf, tuple(values[site.leaf].shape), *common) for site in sites
+            Use(
+                operation=operation,
+                argument=site.slot.argument,
+                leaf=site.leaf,
+                shape=tuple(values[site.leaf].shape),
+                bound=operation.bind(needed),
+                values=needed,
+                samples=step.samples,
+                layouts=step.layouts,
+                output=output,
+                n=n,
+                memo={},
+                rows={},
+            )
+            for site in sites
         ]
         return places([(s.leaf, use, s.contraction) for s, use in zip(sites, uses, strict=True)], shift.detach())
 
@@ -289,28 +301,13 @@ class RestProbes:
             return [torch.zeros_like(leaf) for leaf in way.leaves]
         rows, weights = zip(*pairs, strict=True)
         try:
-            with _twice_differentiable(self.device):
+            with twice_differentiable(self.device):
                 found = torch.autograd.grad(rows, way.leaves, weights, retain_graph=True, allow_unused=True)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            raise self._refusal(error, chunk) from error
+            raise twice_refused(self.network, self._values(chunk), error) from error
         return [torch.zeros_like(leaf) if r is None else r for leaf, r in zip(way.leaves, found, strict=True)]
-
-    def _refusal(self, error: RuntimeError, chunk: Batch) -> ReadError:
-        """What torch has no second derivative of, found by trying each operation by itself."""
-        values = self._values(chunk)
-        culprit = "the network"
-        for operation in self.network.graph.operations:
-            if culprit == "the network" and not _differentiable_twice(operation, values, self.device):
-                culprit = operation.where
-            with torch.no_grad():
-                operation.run(values)
-        cause = next(iter(str(error).splitlines()), "no message")
-        return ReadError(
-            f"torch cannot differentiate {culprit} twice, which the Hessian beyond the Gauss-Newton matrix needs: "
-            f'{cause}. Ask for the Gauss-Newton matrix: curvature="ggn"'
-        )
 
 
 class RestDiagonals(RestProbes):
@@ -360,34 +357,3 @@ def _fingerprint(tensor: Tensor) -> int:
     """A whole number that other samples have another of."""
     numbers = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).long()
     return int((numbers * torch.arange(1, len(numbers) + 1).mul_(0x9E3779B97F4A7C1)).sum())
-
-
-@contextmanager
-def _twice_differentiable(device: torch.device) -> Iterator[None]:
-    """Without fused kernels that lack second derivatives; they are chosen for the whole process."""
-    with ExitStack() as stack:
-        stack.enter_context(LOCK)
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        if device.type == "cuda":
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-        yield
-
-
-def _differentiable_twice(operation: Operation, values: Mapping[str, Any], device: torch.device) -> bool:
-    """Whether the second derivatives of one operation in what goes into it can be taken."""
-    names = {name for _, name in operation.reads if isinstance(values.get(name), Tensor)}
-    leaves = {n: values[n].detach().requires_grad_() for n in names if values[n].dtype.is_floating_point}
-    try:
-        with torch.enable_grad(), _twice_differentiable(device):
-            made = operation.call(operation.bind({**values, **leaves}))
-            parts = [t for t in (made if operation.many else [made]) if isinstance(t, Tensor) and t.requires_grad]
-            if not parts:
-                return True
-            total = torch.stack([part.square().sum() for part in parts]).sum()
-            first = torch.autograd.grad(total, list(leaves.values()), create_graph=True, allow_unused=True)
-            again = [g.sum() for g in first if g is not None and g.requires_grad]
-            if again:
-                torch.autograd.grad(torch.stack(again).sum(), list(leaves.values()), allow_unused=True)
-    except RuntimeError:
-        return False
-    return True

@@ -95,8 +95,7 @@ class OuterPlace(Place):
         self.U = rule.inputs(use)
         if bias is not None:
             self.U = torch.cat([self.U, torch.ones_like(self.U[:, :, :1])], dim=2)
-        few = self.U.shape[3] < self.U.shape[2]
-        self.Q, self.F = torch.linalg.qr(self.U) if few else (None, self.U)
+        self.Q, self.F = _factored(self.U)
         self.C = rule.cotangents(use, like.unsqueeze(0)).shape[3]
 
     @property
@@ -163,6 +162,14 @@ def _is_bias(site: Site, weight: Site, like: Tensor) -> bool:
 def takes_signs(rule: Contraction) -> bool:
     """Whether a rule is plain enough: its gradient is made of products and sums of the cotangents."""
     return isinstance(rule, Outer | Elementwise)
+
+
+def _factored(U: Tensor) -> tuple[Tensor | None, Tensor]:
+    """U (n, g, J, L) as Q F, with Q orthogonal if there are fewer positions than inputs, and else the identity."""
+    if U.shape[3] >= U.shape[2]:
+        return None, U
+    Q, F = torch.linalg.qr(U.cpu() if U.device.type == "mps" else U)
+    return Q.to(U.device), F.to(U.device)
 
 
 def _adjoint(linear: Callable[[Tensor], Tensor], like: Tensor, cotangent: Tensor) -> Tensor:
