@@ -20,6 +20,8 @@ from minsharp.losses import as_loss
 from minsharp.losses.axis import on_axis
 from minsharp.subject.batches import Batch
 from tests.support.oracles import ggn_diagonal, hessian_diagonal
+from tests.support.zoo import ZOO, Entry
+from tests.support.zoo import network as zoo_network
 
 N = 5
 CE = nn.CrossEntropyLoss(reduction="sum")
@@ -257,3 +259,21 @@ def test_inputs_of_layers_have_a_rest_too() -> None:
         )
         error = 4 * probes.sum.standard_errors[name] + 1e-9
         assert abs(gauss_newton[name] + probes.sum.traces[name] - total) < error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", ZOO, ids=lambda entry: entry.name)
+def test_every_network_of_the_zoo(entry: Entry) -> None:
+    net, (x, y) = zoo_network(entry), entry.data()
+    names = [n for n, p in net.parameters.items() if p.requires_grad]
+    loss = on_axis(as_loss(CE), net.graph.values[net.graph.output].shape, y, None)
+    probes = RestProbes(net, names, loss, 0, probes=40)
+    probes.add(Batch(x, y))
+    model = entry.model().eval()
+    for n in names:
+        if net.exactness[n]:
+            assert probes.sum.traces[n] == 0
+            continue
+        with sdpa_kernel(SDPBackend.MATH):
+            truth = hessian_diagonal(model, x, y, CE, n) - ggn_diagonal(model, x, y, CE, n)
+        assert abs(probes.sum.traces[n] - float(truth.sum())) < 4.5 * probes.sum.standard_errors[n] + 1e-9, n
