@@ -6,7 +6,7 @@ has no more than its share of the variance that the tolerance allows. So a singl
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
 
@@ -22,6 +22,7 @@ from .engine import Engine, Work
 from .head import LastLayer
 from .plan import Group, Plan, plan
 from .quantities import TRACE, Quantity
+from .smooth import Rest, covariance
 from .spread import Spread, Watched
 
 _TOGETHER = 4
@@ -78,6 +79,24 @@ class _Block:
         return self.factor.energies.double().cpu()
 
 
+@dataclass
+class _SoFar:
+    """What the blocks have come to; the spread of what Gauss-Newton leaves out is counted by itself."""
+
+    spread: Spread
+    rest: Spread
+    sums: Sums = field(default_factory=dict)
+    trace: float = 0.0
+    weight: float = 0.0
+    samples: int = 0
+    energy: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """The relative standard error of the trace."""
+        return sqrt(self.spread.total + self.rest.total) / abs(self.trace) if self.trace else 0.0
+
+
 class Estimator:
     """Estimates the sums for some parameters to a relative standard error of their total trace."""
 
@@ -90,7 +109,9 @@ class Estimator:
         tolerance: float,
         seed: int = 0,
         memory: int | None = None,
+        rest: Rest | None = None,
     ):
+        self.rest = rest
         self.watched = Watched(quantity)
         self.engine = Engine(network, parameters, loss, self.watched, memory, together=_TOGETHER)
         self.loss, self.tolerance = loss, tolerance
@@ -102,22 +123,37 @@ class Estimator:
         self, stream: Iterator[Batch], expected: int | None = None, advance: Callable[..., None] = lambda n, note: None
     ) -> CurvatureSum:
         """The sums over all batches; ``expected`` is how many samples there will be, where that is known."""
-        sums: Sums = {}
-        spread = self._no_spread()
-        weight, samples, energy, trace = 0.0, 0, 0.0, 0.0
+        so_far = _SoFar(self._no_spread(), self._no_spread())
         for chunk in chunks(stream, self.engine.samples):
-            ahead = max((expected or 0) - samples, len(chunk)) / len(chunk)
-            block = self._start(chunk.to(self.engine.device))
-            found = self._estimated(block, trace, spread.total, ahead)
-            for part in (block.own, found.sums):
-                self.watched.add(sums, part.items())
-            spread = spread + found.spread
-            trace += block.trace + found.trace
-            weight += self.loss.weight(block.work.outputs, block.work.targets)
-            energy += self.loss.energy(block.work.outputs)
-            samples += len(chunk)
-            advance(len(chunk), f"error {percent(sqrt(spread.total) / trace if trace else 0.0, 2)}")
-        return CurvatureSum(self.engine.complete(sums), weight, samples, energy, spread.matrix)
+            ahead = max((expected or 0) - so_far.samples, len(chunk)) / len(chunk)
+            self._add(chunk.to(self.engine.device), so_far, ahead)
+            advance(len(chunk), f"error {percent(so_far.error, 2)}")
+        sums = self.engine.complete(so_far.sums)
+        covariance = (so_far.spread + so_far.rest).matrix
+        return CurvatureSum(sums, so_far.weight, so_far.samples, so_far.energy, covariance)
+
+    def _add(self, batch: Batch, so_far: "_SoFar", ahead: float) -> None:
+        """Estimate the sums of a block, and add them; half of the variance is for what Gauss-Newton leaves out."""
+        block = self._start(batch)
+        rest = None if self.rest is None else self.rest.first(batch)
+        known = block.trace + (0.0 if rest is None else rest.total)
+        found = self._estimated(block, known, so_far, ahead)
+        if self.rest is not None and rest is not None:
+            total = so_far.trace + (known + found.trace) * ahead
+            rest = self.rest.refined(batch, rest, self._allowed(total, so_far.rest.total, ahead))
+            so_far.rest += Spread(self.engine.schedule.parameters, covariance(rest, self.engine.schedule.parameters))
+        for part in (block.own, found.sums, {} if rest is None else rest.sums):
+            self.watched.add(so_far.sums, part.items())
+        so_far.spread += found.spread
+        so_far.trace += block.trace + found.trace + (0.0 if rest is None else rest.total)
+        so_far.weight += self.loss.weight(block.work.outputs, block.work.targets)
+        so_far.energy += self.loss.energy(block.work.outputs)
+        so_far.samples += len(batch)
+
+    def _allowed(self, total: float, variance: float, ahead: float) -> float:
+        """A block's share of the variance that is left, if there are so many such blocks to come."""
+        share = 1.0 if self.rest is None else 0.5
+        return max(share * self.tolerance**2 * total**2 - variance, 0.0) / ahead
 
     def _no_spread(self) -> Spread:
         return Spread.none(self.engine.schedule.parameters)
@@ -137,16 +173,15 @@ class Estimator:
         return _Block(batch, work, factor, last, sums, sum(traces))
 
     @torch.no_grad()
-    def _estimated(self, block: _Block, before: float, variance: float, ahead: float) -> _Estimate:
-        """Estimates until the block has no more than its share of the variance that is left."""
+    def _estimated(self, block: _Block, known: float, so_far: "_SoFar", ahead: float) -> _Estimate:
+        """Estimates until the block has no more than its share of the variance; ``known`` of its trace comes on top."""
         energies = block.energies
         if not self._units:
             self._try_a_few(block, energies)
         found: _Estimate | None = None
         for _ in range(_ROUNDS):
             trace = self._traces / self._energy * float(energies.sum()) if found is None else found.trace
-            total = before + (block.trace + trace) * ahead
-            allowed = max(self.tolerance**2 * total**2 - variance, 0.0) / ahead
+            allowed = self._allowed(so_far.trace + (known + trace) * ahead, so_far.spread.total, ahead)
             if found is not None and found.spread.total <= _SLACK * allowed:
                 break
             made = self._drawn(block, energies, _still_wanted(allowed, found))

@@ -1,5 +1,7 @@
 """The exact trace and diagonal of the Hessian."""
 
+from typing import Literal
+
 from torch import nn
 
 from ..errors import InputError, LossError, NotExactError
@@ -13,9 +15,13 @@ from ..subject.batches import Data, batches, count, first_of
 from ..subject.model import Pattern, counted
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
+from .activations import activations
 from .engine import Engine
 from .estimate import Estimator
 from .quantities import DIAGONAL, TRACE, Measured, Quantity, Result
+from .smooth import Rest
+
+Of = Literal["parameters", "activations"]
 
 
 def hessian_trace(
@@ -25,6 +31,7 @@ def hessian_trace(
     *,
     parameters: Pattern = None,
     curvature: MatrixName = "hessian",
+    of: Of = "parameters",
     outputs: Pick = None,
     class_axis: int | None = None,
     tolerance: float = 0.0,
@@ -37,8 +44,10 @@ def hessian_trace(
     For outputs o that are piecewise linear in P, H_P = 1/n sum_i J_i^T S_i S_i^T J_i with J = do/dP and
     S S^T = d²loss/do², so Tr[H_P] = 1/n sum_i ||S_i^T J_i||_F^2 (Proposition 1 of arXiv 2106.12612, with its norms
     squared). Where o is not piecewise linear in a measured parameter, ``curvature="hessian"`` refuses, naming the
-    operation; ``curvature="ggn"`` returns the trace of the Gauss-Newton matrix for any network, and
-    ``curvature="jacobian"`` uses no loss at all: E ||dc/dP||_F^2 of the centred outputs c = o - mean(o).
+    operation, unless a ``tolerance`` is given: then what the Gauss-Newton matrix leaves out is probed, and the result
+    is an estimate of the Hessian with an error bar, for which targets are needed. ``curvature="ggn"`` returns the trace
+    of the Gauss-Newton matrix for any network, and ``curvature="jacobian"`` uses no loss at all: E ||dc/dP||_F^2 of the
+    centred outputs c = o - mean(o).
 
     Args:
         model: a module, or a network that `read` returned. Measured in eval mode; left as it was.
@@ -49,6 +58,8 @@ def hessian_trace(
         parameters: a glob pattern, or several: measure only the parameters whose names match. Without it, every
             parameter that forward uses and that requires a gradient.
         curvature: "hessian", "ggn" or "jacobian".
+        of: "parameters", or "activations": then the curvature is that with respect to the inputs of each layer, by the
+            layer's name, and ``parameters`` picks among those names.
         outputs: which of what the model returns is measured: a name, an index, or a function that picks it. Without it,
             the tensor that it returns, or its ``logits``.
         class_axis: the axis of the outputs that runs over the classes, where the shape of the targets does not tell: -1
@@ -69,7 +80,7 @@ def hessian_trace(
     6.75
     """
     return _measure(
-        TRACE, model, data, loss, parameters, curvature, outputs, class_axis, tolerance, seed, memory, progress
+        TRACE, model, data, loss, parameters, curvature, of, outputs, class_axis, tolerance, seed, memory, progress
     )
 
 
@@ -80,6 +91,7 @@ def hessian_diagonal(
     *,
     parameters: Pattern = None,
     curvature: MatrixName = "hessian",
+    of: Of = "parameters",
     outputs: Pick = None,
     class_axis: int | None = None,
     tolerance: float = 0.0,
@@ -96,7 +108,7 @@ def hessian_diagonal(
     tensor([0.1875, 0.7500, 0.0000], dtype=torch.float64)
     """
     return _measure(
-        DIAGONAL, model, data, loss, parameters, curvature, outputs, class_axis, tolerance, seed, memory, progress
+        DIAGONAL, model, data, loss, parameters, curvature, of, outputs, class_axis, tolerance, seed, memory, progress
     )
 
 
@@ -108,6 +120,7 @@ def _measure(
     criterion: Criterion | None,
     parameters: Pattern,
     curvature: MatrixName,
+    of: Of,
     outputs: Pick,
     class_axis: int | None,
     tolerance: float,
@@ -117,6 +130,8 @@ def _measure(
 ) -> Result:
     if curvature not in MATRICES:
         raise InputError(f"curvature={curvature!r}: expected one of {', '.join(map(repr, MATRICES))}")
+    if of not in ("parameters", "activations"):
+        raise InputError(f"of={of!r}: expected 'parameters' or 'activations'")
     if memory is not None and (not isinstance(memory, int) or memory <= 0):
         raise InputError(f"memory={memory!r}: expected a number of bytes, as in memory=2**30")
     check_tolerance(tolerance)
@@ -125,16 +140,20 @@ def _measure(
     network = read(model, first.inputs, outputs=outputs, class_axis=class_axis)
     shape = network.graph.values[network.graph.output].shape
     loss = on_axis(loss, shape, first.targets, network.class_axis)
+    if of == "activations":
+        network = activations(network)
     names = counted(network.parameters, parameters)
-    if curvature == "hessian":
+    known = network.exactness
+    bent = curvature == "hessian" and not all(known[name] for name in names)
+    if bent and not tolerance:
         _refuse_inexact(network, names)
     size = count(data) if progress or tolerance else None
     with bar("samples", size, progress) as advance:
         if tolerance:
-            total = Estimator(network, names, loss, quantity, tolerance, seed, memory).run(stream, size, advance)
+            rest = Rest(network, names, loss, quantity, seed) if bent else None
+            total = Estimator(network, names, loss, quantity, tolerance, seed, memory, rest).run(stream, size, advance)
         else:
             total = Engine(network, names, loss, quantity, memory).run(stream, advance)
-    known = network.exactness
     exact = {name: curvature == "jacobian" or bool(known[name]) for name in names}
     if not total.weight:
         raise LossError(f"{loss.name} over this data weighs nothing: every target is ignored, or has weight zero")
@@ -160,5 +179,8 @@ def _refuse_inexact(network: Network, names: list[str]) -> None:
     also = f", or narrow to the exact ones: parameters={good}" if good else ""
     raise NotExactError(
         "the outputs are not piecewise linear in these parameters, so their Hessian is not the Gauss-Newton "
-        "matrix; to blame:\n" + "\n".join(lines) + f'\nAsk for the Gauss-Newton trace: curvature="ggn"{also}'
+        "matrix; to blame:\n"
+        + "\n".join(lines)
+        + "\nAsk for an estimate with an error bar: tolerance=0.01 (what is left "
+        f'out is probed; needs targets), for the Gauss-Newton trace: curvature="ggn"{also}'
     )

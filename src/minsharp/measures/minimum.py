@@ -263,7 +263,11 @@ def curvatures(measured: Curvature, scope: Scope) -> dict[str, Tensor]:
     for name, block in blocks.items():
         if not bool((torch.isfinite(block) & (block >= 0)).all()):
             bad = block[~(torch.isfinite(block) & (block >= 0))].flatten()[0]
-            raise InputError(f"the curvature of '{name}' is {float(bad)}: expected finite numbers, none negative")
+            hint = '. As an estimate it may be negative: ask for curvature="ggn", or for a smaller tolerance'
+            raise InputError(
+                f"the curvature of '{name}' is {float(bad)}: expected finite numbers, none negative"
+                + (hint if measured.standard_error else "")
+            )
     return blocks
 
 
