@@ -9,6 +9,7 @@ it is a sum over the entries of the outputs: an instance of it goes wherever a c
 from .centred import Centred
 from .find import as_loss
 from .loss import Columns, Criterion, Loss
+from .next_token import NextToken
 from .separate import Separate
 
-__all__ = ["Centred", "Columns", "Criterion", "Loss", "Separate", "as_loss"]
+__all__ = ["Centred", "Columns", "Criterion", "Loss", "NextToken", "Separate", "as_loss"]
