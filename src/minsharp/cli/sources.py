@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..files import is_file
 from ..io.npz import arrays_of
 from ..io.pt2 import load_pt2
-from ..io.weights import load_weights, tensors_of
+from ..io.weights import load_weights, safetensors_of
 from .output import watched
 
 NAMED_DATA = ("digits", "mnist", "fashion-mnist")
@@ -156,7 +156,7 @@ def _data_file(name: str) -> tuple[Any, Tensor | None]:
         )
     if not is_file(path):
         raise InputError(f"there is no file '{name}'")
-    arrays = arrays_of(path) if suffix == ".npz" else tensors_of(path)
+    arrays = arrays_of(path) if suffix == ".npz" else safetensors_of(path)
     targets = arrays.pop("y", None)
     if not arrays:
         raise InputError(f"'{name}' holds no 'x': expected the inputs under that name")
