@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 import minsharp as ms
 from minsharp.cli.factories import arguments_of
+from minsharp.cli.main import run
 from minsharp.errors import InputError
-from tests.cli.test_cli import Capture, documents, refused, run, save_data
+from tests.cli.test_cli import Capture, documents, refused, save_data
 
 X = torch.randn(12, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(12) % 4
@@ -120,7 +121,8 @@ def test_every_command_takes_them(data: Path, tmp_path: Path, capsys: Capture) -
     flat = documents(capsys, ["flatten", *options, "--out", tmp_path / "flat.safetensors"])
     assert flat["minimum_sharpness"]["value"] == pytest.approx(expected, rel=1e-9)
     names = ["--measures", "minimum sharpness", "--rescalings", "1"]
-    assert documents(capsys, ["compare", *options, *names])["measures"]
+    (row,) = documents(capsys, ["compare", *options, *names])["rows"]
+    assert row["error"] is None
     (row,) = documents(capsys, ["bench", *options, "--repeat", "1"])["networks"]
     assert row["samples"] == 12
     report = tmp_path / "report.html"
@@ -141,10 +143,7 @@ def test_outputs_that_are_not_there(data: Path, capsys: Capture) -> None:
 
 def language_data(path: Path, **others: Tensor) -> Path:
     ids = torch.randint(7, (6, 5), generator=torch.Generator().manual_seed(1))
-    np.savez(
-        path, **{k: t.numpy() for k, t in {"input_ids": ids, "attention_mask": torch.ones_like(ids), **others}.items()}
-    )
-    return path
+    return save_data({"input_ids": ids, "attention_mask": torch.ones_like(ids), **others}, None, path)
 
 
 def test_class_axis(tmp_path: Path, capsys: Capture) -> None:

@@ -17,7 +17,7 @@ from minsharp.io.weights import PICKLED, load_weights
 State = dict[str, Tensor]
 
 
-def network(seed: int = 0) -> nn.Sequential:
+def network(seed: int = 0) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
@@ -107,14 +107,14 @@ class Named(nn.Module):
 
 def test_a_model_with_a_wrappers_word_in_its_names(tmp_path: Path) -> None:
     state = {"module.weight": torch.full((2, 2), 2.0), "weight": torch.full((2, 2), 3.0)}
-    model = Named()
+    model: Any = Named()
     load_weights(model, save(state, tmp_path / "w.pt"))
     assert torch.equal(model.module.weight, state["module.weight"])
     assert torch.equal(model.weight, state["weight"])
 
 
 def test_tied_weights_need_be_there_once(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    model: Any = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
     model[1].weight = model[0].weight
     load_weights(model, save({"state": {"module.1.weight": torch.eye(3)}}, tmp_path / "w.pt"))
     assert torch.equal(model[0].weight, torch.eye(3))

@@ -62,7 +62,7 @@ def dense_diagonal(model: nn.Module, batch: dict[str, Any], name: str) -> Tensor
         own: Tensor = returned["loss"]
         return own
 
-    hessian: Tensor = torch.autograd.functional.hessian(loss, parameter.detach().flatten())  # type: ignore[assignment]
+    hessian: Tensor = torch.autograd.functional.hessian(loss, parameter.detach().flatten())
     return hessian.diagonal().view_as(parameter)
 
 

@@ -19,7 +19,7 @@ from torch import nn
 from ..errors import InputError
 from ..files import is_file
 from ..io.pt2 import load_pt2
-from ..io.weights import load_weights
+from ..io.weights import PICKLED, load_weights
 from .output import note
 
 _LONGEST = 400
@@ -70,6 +70,11 @@ def load_model(choice: ModelChoice) -> nn.Module:
         module = load_pt2(path)
     elif re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", choice.name):
         module = _made(choice.name, arguments)
+    elif choice.name.lower().endswith((".safetensors", *PICKLED)):
+        raise InputError(
+            f"'{choice.name}' holds weights, and does not say of which network: minsharp measure "
+            f"package.module:factory --weights {choice.name}"
+        )
     else:
         raise InputError(
             f"'{choice.name}' is not a model: expected a .pt2 file (torch.export.save), or package.module:factory, "
