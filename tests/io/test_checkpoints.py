@@ -155,11 +155,11 @@ def test_a_part_of_something_larger_is_asked_for(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_named_with_what_is_nearest(tmp_path: Path) -> None:
     state = network(0).state_dict()
-    state["3.wieght"] = state.pop("3.weight")
+    state["3.weights"] = state.pop("3.weight")
     state["0.weight"] = torch.zeros(2, 1, 5, 5)
     path = save({"epoch": 1, "net": under("module.", state)}, tmp_path / "w.th")
     match = (
-        r"at 'net' do not fit the model: missing: 3\.weight \(nearest: 3\.wieght\); unexpected: 3\.wieght; of another "
+        r"at 'net' do not fit the model: missing: 3\.weight \(nearest: 3\.weights\); unexpected: 3\.weights; of another "
         r"shape: 0\.weight \(2, 1, 5, 5\) instead of \(2, 1, 3, 3\)"
     )
     with pytest.raises(ms.InputError, match=match):
