@@ -159,8 +159,8 @@ def test_what_does_not_fit_is_named_with_what_is_nearest(tmp_path: Path) -> None
     state["0.weight"] = torch.zeros(2, 1, 5, 5)
     path = save({"epoch": 1, "net": under("module.", state)}, tmp_path / "w.th")
     match = (
-        r"at 'net' do not fit the model: missing: 3\.weight \(nearest: 3\.weights\); unexpected: 3\.weights; of another "
-        r"shape: 0\.weight \(2, 1, 5, 5\) instead of \(2, 1, 3, 3\)"
+        r"at 'net' do not fit the model: missing: 3\.weight \(nearest: 3\.weights\); unexpected: 3\.weights; of "
+        r"another shape: 0\.weight \(2, 1, 5, 5\) instead of \(2, 1, 3, 3\)"
     )
     with pytest.raises(ms.InputError, match=match):
         load_weights(network(1), path)
@@ -177,3 +177,22 @@ def test_a_dict_that_holds_itself(tmp_path: Path) -> None:
     held: dict[str, Any] = {"state_dict": network(0).state_dict()}
     held["again"] = held
     assert load_weights(network(1), save(held, tmp_path / "w.pt")).key == "state_dict"
+
+
+def test_lists_in_lists_without_end(tmp_path: Path) -> None:
+    held: Any = network(0).state_dict()
+    for _ in range(300):
+        held = [held]
+    with pytest.raises(ms.InputError, match="holds a list, expected a state dict"):
+        load_weights(network(1), save(held, tmp_path / "w.pt"))
+    wide = {"state_dict": network(0).state_dict(), "log": [[i] for i in range(10_000)]}
+    assert load_weights(network(1), save(wide, tmp_path / "w.pt")).key == "state_dict"
+
+
+def test_many_names_take_little_time(tmp_path: Path) -> None:
+    """Looked at once each: a hundred million comparisons would be noticed."""
+    held = {f"layer{i}.weight": torch.zeros(1) for i in range(10_000)}
+    with pytest.raises(
+        ms.InputError, match="at 'layer0\\.' do not fit the model: missing: bias; of another shape: weight"
+    ):
+        load_weights(nn.Linear(2, 2), save(held, tmp_path / "w.pt"))

@@ -5,7 +5,7 @@ around the model. A *place* is a dict in the file and a prefix of its names; the
 all and nothing else. Where two places would do, or where there are other tensors beside them, the user is asked.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
@@ -22,6 +22,10 @@ _COUNT = "n_averaged"
 """What torch's AveragedModel keeps for itself."""
 _LISTED = 8
 """Names that an error lists; the others are counted."""
+_DEEPEST = 8
+"""Keys that may lead to a state dict."""
+_PARTS = 64
+"""Parts of a name that may be a prefix."""
 _TRIED = 1000
 """Places that are looked at closely; beyond the outermost, they are the parts of an optimizer's state."""
 
@@ -46,18 +50,27 @@ class Place:
 
 
 def dicts_of(held: Any) -> Iterator[tuple[tuple[str, ...], dict[str, Tensor]]]:
-    """Every dict in what a file holds that has tensors by name, the outermost first, with the keys that lead to it."""
+    """Every dict in what a file holds that has tensors by name, the outermost first, with the keys that lead to it.
+
+    Each is looked at once, none too deep inside: a small file can hold lists in lists without end.
+    """
     waiting: list[tuple[tuple[str, ...], Any]] = [((), held)]
-    seen: set[int] = set()
+    seen = {id(held)}
     for keys, item in waiting:  # grows while it is walked
-        if not isinstance(item, dict | list | tuple) or id(item) in seen:
-            continue
-        seen.add(id(item))
-        inside = dict(item) if isinstance(item, dict) else dict(enumerate(item))
-        tensors = {name: value for name, value in inside.items() if isinstance(name, str) and isinstance(value, Tensor)}
-        if tensors:
-            yield keys, tensors
-        waiting += [((*keys, str(key)), value) for key, value in inside.items()]
+        if isinstance(item, dict):
+            tensors = {key: value for key, value in item.items() if isinstance(key, str) and isinstance(value, Tensor)}
+            if tensors:
+                yield keys, tensors
+        for key, value in _pairs(item) if len(keys) < _DEEPEST else ():
+            if isinstance(value, dict | list) and id(value) not in seen:
+                seen.add(id(value))
+                waiting.append(((*keys, str(key)), value))
+
+
+def _pairs(item: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(item, dict):
+        return item.items()
+    return enumerate(item) if isinstance(item, list) else ()
 
 
 def bare(name: str) -> str:
@@ -141,10 +154,20 @@ def places(held: Any, expected: Expected) -> Iterator[Place]:
     """Every place in a file where the weights of the model could be: whole dicts, and parts of them under a prefix."""
     for keys, tensors in islice(dicts_of(held), _TRIED):
         yield Place(keys, "", expected.renamed(tensors))
-        for prefix in expected.prefixes(tensors):
-            inside = {bare(name): tensor for name, tensor in tensors.items()}
-            part = {name.removeprefix(prefix): t for name, t in inside.items() if name.startswith(prefix)}
+        for prefix, part in _under(expected.prefixes(tensors), tensors).items():
             yield Place(keys, prefix, expected.renamed(part), len(tensors) - len(part))
+
+
+def _under(prefixes: list[str], tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The tensors whose names begin with each prefix, without it; every name is looked at once."""
+    found: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in prefixes}
+    for name, tensor in tensors.items():
+        inside = bare(name)
+        ends = [i + 1 for i, letter in enumerate(inside) if letter == "."]
+        for end in ends[:_PARTS]:
+            if inside[:end] in found:
+                found[inside[:end]][inside[end:]] = tensor
+    return found
 
 
 def weights_in(held: Any, expected: Expected, key: str | None, path: object) -> Place:
