@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 import minsharp as ms
+from minsharp.io.checkpoints import Expected, weights_in
 from minsharp.io.weights import PICKLED, load_weights
 
 State = dict[str, Tensor]
@@ -189,10 +190,10 @@ def test_lists_in_lists_without_end(tmp_path: Path) -> None:
     assert load_weights(network(1), save(wide, tmp_path / "w.pt")).key == "state_dict"
 
 
-def test_many_names_take_little_time(tmp_path: Path) -> None:
-    """Looked at once each: a hundred million comparisons would be noticed."""
+def test_many_names_are_looked_at_once() -> None:
+    """Else a hundred million comparisons would be noticed."""
     held = {f"layer{i}.weight": torch.zeros(1) for i in range(10_000)}
     with pytest.raises(
-        ms.InputError, match="at 'layer0\\.' do not fit the model: missing: bias; of another shape: weight"
+        ms.InputError, match=r"at 'layer0\.' do not fit the model: missing: bias; of another shape: weig"
     ):
-        load_weights(nn.Linear(2, 2), save(held, tmp_path / "w.pt"))
+        weights_in(held, Expected(nn.Linear(2, 2).state_dict()), None, "w.pt")
