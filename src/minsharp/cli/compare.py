@@ -60,12 +60,9 @@ def compare(
     """
     if csv is not None:
         check_writable(csv, (".csv",))
-    task = prepare(
-        ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis),
-        DataChoice(data, samples, batch_size, data_dir, images or ()),
-        loss,
-        curvature,
-    )
+    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
+    source = DataChoice(data, samples, batch_size, data_dir, images or ())
+    task = prepare(choice, source, loss, curvature)
     found = compare_measures(
         task.network,
         task.data.batches,

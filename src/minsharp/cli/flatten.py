@@ -57,13 +57,9 @@ def flatten(
         minsharp flatten model.pt2 --data digits --out flat.safetensors --power-of-two
     """
     check_writable(out, (".safetensors",))
-    task = prepare(
-        ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis),
-        DataChoice(data, samples, batch_size, data_dir, images or ()),
-        loss,
-        curvature,
-        parameters,
-    )
+    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
+    source = DataChoice(data, samples, batch_size, data_dir, images or ())
+    task = prepare(choice, source, loss, curvature, parameters)
     result = _minimum(task, scope, power_of_two)
     flat = rescale(task.network, result.scales, exact=power_of_two)
     verification = verify(task.network, task.data.batches, result, task.loss)

@@ -70,13 +70,9 @@ def measure(
     """
     if report is not None:
         check_writable(report, (".html", ".htm"))
-    task = prepare(
-        ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis),
-        DataChoice(data, samples, batch_size, data_dir, images or ()),
-        loss,
-        curvature,
-        parameters,
-    )
+    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
+    source = DataChoice(data, samples, batch_size, data_dir, images or ())
+    task = prepare(choice, source, loss, curvature, parameters)
     results = minima(task, [scope] if scope else list(options.Scope))
     checks: dict[str, Verification] = {}
     if check or report is not None:
