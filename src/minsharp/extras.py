@@ -5,7 +5,9 @@ from typing import Any
 
 from .errors import InputError
 
-_PACKAGES = {"sklearn": "scikit-learn"}
+_PACKAGES = {"sklearn": "scikit-learn", "PIL": "Pillow"}
+_EXTRAS = {"PIL": "images"}
+"""Which extra brings a package, where it is not the experiments'."""
 
 
 def required(module: str, what: str) -> Any:
@@ -19,4 +21,5 @@ def required(module: str, what: str) -> Any:
     except ImportError as error:
         root = module.partition(".")[0]
         name = _PACKAGES.get(root, root)
-        raise InputError(f"{what} needs {name}: pip install 'minsharp[experiments]' ({error})") from None
+        extra = _EXTRAS.get(root, "experiments")
+        raise InputError(f"{what} needs {name}: pip install 'minsharp[{extra}]' ({error})") from None

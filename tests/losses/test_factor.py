@@ -28,11 +28,7 @@ CASES: dict[str, tuple[Loss, Tensor, Tensor | None]] = {
     "cross-entropy": (as_loss(None), logits(3, 5), None),
     "positions": (as_loss(None), logits(3, 5, 4, 2), None),
     "last axis": (OnAxis(as_loss(None), -1), logits(3, 4, 5), classes(3, 4)),
-    "class weights": (
-        OnAxis(as_loss(nn.CrossEntropyLoss(WEIGHT, label_smoothing=0.1)), -1),
-        logits(3, 4, 5),
-        classes(3, 4),
-    ),
+    "class weights": (OnAxis(WEIGHTED, -1), logits(3, 4, 5), classes(3, 4)),
     "ignored": (as_loss(nn.CrossEntropyLoss(ignore_index=2)), logits(4, 5), classes(4)),
     "squared error": (as_loss(nn.MSELoss()), logits(3, 4, 2), None),
     "one output": (as_loss(nn.MSELoss()), logits(3), None),

@@ -5,7 +5,6 @@ from math import sqrt
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from ..curvature.hessian import hessian_diagonal, hessian_trace
@@ -13,13 +12,17 @@ from ..files import check_writable
 from ..measures.minimum import MinimumSharpness, minimum_sharpness
 from ..measures.robustness import NoiseRobustness, noise_robustness
 from ..measures.verify import Verification, verify
+from ..network.network import Network
+from ..network.reader import read
 from ..network.rescale import rescale
 from ..results.curvature import MATRICES
 from ..text import count, number
 from ..text.terminal import rich_table
 from . import options
+from .factories import ModelChoice
 from .output import FailureError, command, console, note, print_json
 from .sharpness import print_checks, summary
+from .sources import DataChoice
 from .task import Task, prepare
 
 NOISE = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
@@ -39,7 +42,12 @@ ReportFile = Annotated[
 def measure(
     model: options.Model,
     data: options.Data,
+    arguments: options.Arguments = None,
     weights: options.Weights = None,
+    weights_key: options.WeightsKey = None,
+    outputs: options.Outputs = None,
+    class_axis: options.ClassAxis = None,
+    images: options.Images = None,
     scope: ScopeOption = None,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
@@ -56,12 +64,15 @@ def measure(
     Example:
 
         minsharp measure model.pt2 --data digits --report sharpness.html
+
+        minsharp measure timm:create_model --arg model_name=resnet18 --arg num_classes=10 --weights best.pth
+        --data photos/train --image resize=256 --image crop=224 --samples 500
     """
     if report is not None:
         check_writable(report, (".html", ".htm"))
-    task = prepare(
-        model, data, weights, loss, curvature, parameters, samples=samples, batch_size=batch_size, data_dir=data_dir
-    )
+    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
+    source = DataChoice(data, samples, batch_size, data_dir, images or ())
+    task = prepare(choice, source, loss, curvature, parameters)
     results = minima(task, [scope] if scope else list(options.Scope))
     checks: dict[str, Verification] = {}
     if check or report is not None:
@@ -124,8 +135,9 @@ def _write(report: Path, task: Task, results: list[MinimumSharpness], checks: di
 
     note("testing the network under noise for the report")
     flat = rescale(task.network, min(results, key=lambda r: r.value).scales)
+    flattest = read(flat, task.data.inputs, **task.reading)
     noisy = {
-        name: _under_noise(task, network) for name, network in (("as it is", task.network.module), ("flattest", flat))
+        name: _under_noise(task, network) for name, network in (("as it is", task.network), ("flattest", flattest))
     }
     write_report(
         report,
@@ -138,7 +150,7 @@ def _write(report: Path, task: Task, results: list[MinimumSharpness], checks: di
     note(f"wrote {report}")
 
 
-def _under_noise(task: Task, module: torch.nn.Module) -> list[NoiseRobustness]:
+def _under_noise(task: Task, network: Network) -> list[NoiseRobustness]:
     """Noise of absolute and of relative size; absolute sizes are taken from the network as it is."""
     weights = [p.detach().double() for p in task.network.parameters.values()]
     count = sum(p.numel() for p in weights)
@@ -147,5 +159,5 @@ def _under_noise(task: Task, module: torch.nn.Module) -> list[NoiseRobustness]:
     found = []
     for noise, unit in (("absolute", typical), ("relative", 1.0)):
         sigmas = [float(number(unit * size, 2)) for size in NOISE]
-        found.append(noise_robustness(module, data, task.loss, sigmas=sigmas, noise=noise))  # type: ignore[arg-type]
+        found.append(noise_robustness(network, data, task.loss, sigmas=sigmas, noise=noise))  # type: ignore[arg-type]
     return found

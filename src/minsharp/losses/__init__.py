@@ -11,6 +11,7 @@ from .columns import Columns
 from .factor import Factor
 from .find import as_loss
 from .loss import Criterion, Loss
+from .next_token import NextToken
 from .separate import Separate
 
-__all__ = ["Centred", "Columns", "Criterion", "Factor", "Loss", "Separate", "as_loss"]
+__all__ = ["Centred", "Columns", "Criterion", "Factor", "Loss", "NextToken", "Separate", "as_loss"]

@@ -61,6 +61,10 @@ class OnAxis(Loss):
         """Targets that fit."""
         return self.inner.any_targets(self._moved(outputs))
 
+    def judged(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """As the loss has them."""
+        return self.inner.judged(targets)
+
     def energy(self, outputs: Tensor) -> float:
         """How large the outputs are."""
         return self.inner.energy(self._moved(outputs))

@@ -98,6 +98,10 @@ class CrossEntropy(Loss):
     def _kept(self, targets: Tensor) -> Tensor:
         return targets.long() != self.ignore  # a byte compared with -100 is compared with 156
 
+    def judged(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The targets, and which of them are not ignored."""
+        return targets, self._kept(targets)
+
     def weight(self, outputs: Tensor, targets: Tensor | None) -> float:
         """The class weights of the targets; the number of targets where there are none."""
         if targets is None or targets.dtype.is_floating_point:

@@ -94,6 +94,10 @@ class Loss(ABC):
         """Targets that fit, for losses whose Hessian does not depend on them."""
         return torch.zeros_like(outputs)
 
+    def judged(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The class that each prediction is held against, and which of them count: all."""
+        return targets, torch.ones_like(targets, dtype=torch.bool)
+
     def energy(self, outputs: Tensor) -> float:
         """How large the outputs are, where a measure sets the curvature in relation to that; summed over a batch."""
         return 0.0
@@ -107,6 +111,8 @@ class Loss(ABC):
 
 
 def _doubled(value: Any) -> Any:
+    if isinstance(value, Loss):
+        return value.double()
     if isinstance(value, nn.Module):
         return copy.deepcopy(value).double()
     return value.detach().double() if isinstance(value, Tensor) and value.dtype.is_floating_point else value

@@ -147,8 +147,8 @@ def _trial(
         moved[name] = parameter + size * torch.randn(parameter.shape, generator=generator, dtype=torch.float32).to(
             parameter
         )
-    agree = right = total = count = 0.0
-    classes = labelled = False
+    agree = right = total = count = judged = 0.0
+    labelled = False
     for batch, before in zip(objective.batches, still, strict=True):
         outputs = objective.outputs(moved, batch)
         predictions = _predictions(objective, outputs)
@@ -158,7 +158,8 @@ def _trial(
             labelled = True
             total += float(objective.loss.total(outputs, batch.targets))
             if batch.targets.shape == predictions.shape:
-                classes = True
-                right += float((predictions == batch.targets).sum())
-    accuracy = right / count if classes else None
+                labels, counts = objective.loss.judged(batch.targets)
+                right += float(((predictions == labels) & counts).sum())
+                judged += float(counts.sum())
+    accuracy = right / judged if judged else None
     return agree / count, accuracy, total / objective.divisor if labelled else None

@@ -70,7 +70,7 @@ def _batch(given: Any) -> Batch:
     inputs: Any
     targets: Any
     if isinstance(given, Mapping):
-        inputs, targets = _collated(given)
+        inputs, targets = _labelled(given)
     elif isinstance(given, Tensor):
         inputs, targets = given, None
     elif isinstance(given, tuple | list) and len(given) == 1:
@@ -82,7 +82,7 @@ def _batch(given: Any) -> Batch:
     if isinstance(inputs, list):
         inputs = tuple(inputs)
     elif isinstance(inputs, Mapping):
-        inputs = dict(inputs)
+        inputs = {name: value for name, value in inputs.items() if value is not None}  # what is not there is not passed
     leaves = tensors_of(inputs)
     if not leaves or not all(isinstance(t, Tensor) and t.dim() for t in leaves):
         raise InputError(f"the inputs of a batch are {describe(inputs)}; {_FORMS}")
@@ -101,7 +101,7 @@ def _batch(given: Any) -> Batch:
     return Batch(inputs, targets)
 
 
-def _collated(given: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor | None]:
+def _labelled(given: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor | None]:
     """A dict of inputs; the ``labels`` that a collator put beside them are the targets."""
     inputs = dict(given)
     return inputs, inputs.pop("labels", None)
