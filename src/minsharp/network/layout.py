@@ -30,12 +30,13 @@ def one_sample(shape: torch.Size, known: Mapping[Any, int]) -> tuple[tuple[int, 
     return tuple(sizes), axes
 
 
-def locate(shape: tuple[int, ...], axis: int, operation: Operation, varying: list[Value]) -> Samples:
+def locate(shape: tuple[int, ...], axis: int, operation: Operation, sources: list[Value]) -> Samples:
     """Where along its axis the samples sit, if that axis also runs over something else."""
     parts = shape[axis]
     if parts == 1:
         return Samples(axis)
     known = row(operation)
+    varying = [value for value in sources if value.samples is not None]
     if known.in_order:
         (source,) = varying
         assert source.samples is not None
@@ -43,6 +44,8 @@ def locate(shape: tuple[int, ...], axis: int, operation: Operation, varying: lis
         inner, rest = divmod(step, prod(shape[axis + 1 :]))
         if rest == 0 and inner and parts % inner == 0:
             return Samples(axis, parts // inner, inner)
+    if known.copies and len(sources) == 1:
+        return _copied(shape, axis, sources[0], known.copies == "blocks")
     if known.joins:
         inners = {v.samples.inner for v in varying if v.samples is not None}
         if inners == {1} and sum(v.shape[axis] for v in varying) == parts:
@@ -55,3 +58,17 @@ def locate(shape: tuple[int, ...], axis: int, operation: Operation, varying: lis
     if len(layouts) == 1:
         return Samples(axis, *layouts.pop())
     raise ReadError(f"cannot follow the samples through {operation.where}: it joins them with another axis")
+
+
+def _copied(shape: tuple[int, ...], axis: int, source: Value, blocks: bool) -> Samples:
+    """Copies of a tensor along an axis, made of the whole axis (blocks) or of each entry of it.
+
+    With samples on the axis, there are so many for each; without, it is the copies that are as many as the samples.
+    """
+    own = axis - len(shape) + len(source.shape)  # the same axis of the source, if it has it
+    size = source.shape[own] if 0 <= own < len(source.shape) else 1
+    copies = shape[axis] // max(size, 1)
+    if source.samples is not None:
+        outer, inner = source.samples.outer, source.samples.inner
+        return Samples(axis, outer * copies, inner) if blocks else Samples(axis, outer, inner * copies)
+    return Samples(axis, 1, shape[axis]) if blocks else Samples(axis, size, copies)

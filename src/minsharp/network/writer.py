@@ -180,15 +180,14 @@ class Writer:
         shape, axes = one_sample(tensor.shape, self.sizes)
         ignored = row(operation).ignores
         sources = [self.values[v] for slot, v in operation.reads if v in self.values and slot.argument not in ignored]
-        varying = [value for value in sources if value.samples is not None]
-        lost = not axes and bool(varying)
+        lost = not axes and any(value.samples is not None for value in sources)
         mixed = len(axes) > 1 or (lost and tensor.numel() > 0)
         if mixed:
             raise ReadError(
                 f"{operation.where} mixes the samples of a batch: its result has shape {tuple(tensor.shape)}. "
                 "Curvature is a sum over samples only if each output depends on its own input"
             )
-        samples = locate(shape, axes[0], operation, varying) if axes else None
+        samples = locate(shape, axes[0], operation, sources) if axes else None
         return Value(name, "activation", shape, tensor.dtype, samples)
 
     def _output(self, end: Node) -> str:

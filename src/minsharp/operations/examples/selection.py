@@ -133,11 +133,14 @@ EXAMPLES: Examples = {
         Example(lambda w: w.repeat(2, 2), "w(i)"),
         Example(lambda x, W: F.linear(x, W.repeat(2, 1)), "x(n,i) W(o,i)"),
         Example(lambda x: x.repeat(1, 0), "x(n,i)"),
+        Example(lambda x: x.repeat(2, 1).view(2, -1, x.shape[1]).transpose(0, 1), "x(n,i)"),
+        Example(lambda x, W: (W.repeat(x.shape[0], 1) * x.flatten(0, 1)).view_as(x), "x(n,o,i) W(o,i)"),
     ],
     "tile": [
         Example(lambda x: x.tile(2), "x(n,i)"),
         Example(lambda x: x.tile(1, 2, 1), "x(n,a,b)"),
         Example(lambda w, x: w.tile(x.shape[0], 1), "w(i) x(n,1)!"),
+        Example(lambda x, W: (W.tile(x.shape[0], 1) * x.flatten(0, 1)).view_as(x), "x(n,o,i) W(o,i)"),
         Example(lambda w: w.tile(2), "w(i)"),
     ],
     "diagonal": [
@@ -231,6 +234,10 @@ EXAMPLES: Examples = {
         Example(lambda w: w.repeat_interleave(2), "w(a,b)"),
         Example(lambda x: x.repeat_interleave(torch.tensor([2, 0, 1]), 1, output_size=3), "x(n,3)"),
         Example(lambda x, W: F.linear(x, W.repeat_interleave(2, 0)), "x(n,i) W(o,i)"),
+        Example(lambda x: x.repeat_interleave(3, 0).view(-1, 3, x.shape[1]), "x(n,i)"),
+        Example(
+            lambda x, W, o: (W.repeat_interleave(x.shape[1], 0) * x.flatten(0, 1)).view_as(x), "x(o,n,i) W(o,i)"
+        ),
     ],
     "chunk": [
         Example(lambda x: x.chunk(2, 1), "x(n,2a)"),
