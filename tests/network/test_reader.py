@@ -84,6 +84,13 @@ LIVE: dict[str, Callable[[Any, Tensor], Any]] = {
     "a copy": lambda m, x: m.head(torch.empty_like(x).copy_(m.a(x)).relu()),
     "a weight that is copied": lambda m, x: x @ torch.empty(3, 6, dtype=D).copy_(m.head.weight).T,
     "a checkpoint": lambda m, x: m.head(checkpoint(lambda v: m.a(v).relu(), x, use_reentrant=False)),
+    "a weight for each sample": lambda m, x: (
+        (m.head.weight.repeat(x.shape[0], 1) * m.a(x).relu().repeat_interleave(3, 0)).sum(1).view(-1, 3)
+    ),
+    "samples again and again": lambda m, x: m.head(m.a(x).relu().repeat(2, 1)).view(2, -1, 3).mean(0),
+    "an index for all heads": lambda m, x: m.head(
+        m.a(x).view(-1, 3).gather(1, torch.tensor([[2, 0, 0]]).expand(2 * x.shape[0], -1)).view(-1, 6)
+    ),
     "a buffer that counts": lambda m, x: (m.buffer.add_(1), plain(m, x))[-1],
 }
 

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -25,27 +26,32 @@ _SIZES_DIFFER = (
 class _Picked(nn.Module):
     """The model with its hooks, and of what it returns the tensor that is measured."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, signature: inspect.Signature):
         super().__init__()
         self.training = False
         self.model = model
         self.forward = functools.wraps(model.forward)(lambda *args, **kwargs: picked(self.model(*args, **kwargs)))
+        self.forward.__signature__ = signature
+
+
+def _named(signature: inspect.Signature, given: Iterable[str]) -> inspect.Signature:
+    """The signature with a name for all that goes through **kwargs: torch.export fixes the sizes of what has none."""
+    named = dict(signature.parameters)
+    (through,) = [p.name for p in named.values() if p.kind is p.VAR_KEYWORD] or [None]
+    if through is None:
+        return signature
+    del named[through]
+    more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in given if name not in named]
+    return signature.replace(parameters=[*named.values(), *more])
 
 
 def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
     """Export with the batch size left free, regions without gradients inlined, and no operation that writes."""
-    signature = inspect.signature(model.forward)
+    signature = _named(inspect.signature(model.forward), kwargs)
     bound = dict(signature.bind(*args, **kwargs).arguments)
-    for name, parameter in signature.parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD and bound.get(name):
-            raise ReadError(
-                f"cannot read {type(model).__name__}: forward takes {list(bound[name])} through **{name}, and "
-                "torch.export does not leave the batch size of those free. Name them in forward's signature, or pass "
-                "them by position"
-            )
     shapes = pytree.tree_map_only(Tensor, lambda _: {0: Dim.AUTO}, bound)
     with quiet_export():
-        program = torch.export.export(_Picked(model), args, kwargs, dynamic_shapes=shapes, strict=False)
+        program = torch.export.export(_Picked(model, signature), args, kwargs, dynamic_shapes=shapes, strict=False)
         _check_batch_sizes(program)
         inline_regions(program)
         if any(mutates(node) or is_region(node, "autocast") for node in program.graph.nodes):
