@@ -17,8 +17,7 @@ _CROSS = {"img_size": 48, "img_scale": (1.0, 1.0), "patch_size": (12, 16), "embe
 _HIERA = {"img_size": 64, "embed_dim": 16, "stages": (1, 1, 1, 1), "num_heads": 1, "mask_unit_size": (8, 8)}
 _LEVIT = {"img_size": 64, "embed_dim": (16, 16, 16), "depth": (1, 1, 1), "key_dim": 8, "num_heads": (2, 2, 2)}
 _SAM = {**_VIT, "patch_size": 8, "global_attn_indexes": (1,), "window_size": 2, "neck_chans": 8}
-_STAGES = {"img_size": 64, "embed_dims": (8, 16, 16, 32), "depths": (1, 1, 1, 1), "num_heads": (1, 2, 2, 2)}
-_VOLO = {"img_size": 64, "layers": (1, 1, 1, 1), "embed_dims": (16, 32, 32, 32), "num_heads": (2, 2, 2, 2)}
+_TINY = {"embed_dims": (8, 16, 16, 32), "depths": (1, 1, 1, 1), "num_heads": (1, 2, 2, 2)}
 _COAT = {"img_size": 64, "embed_dims": (16, 16, 32, 32), "serial_depths": (1, 1, 1, 1)}
 _VISFORMER = {"img_size": 64, "init_channels": 8, "embed_dim": 32, "depth": (1, 1, 1), "num_heads": 2}
 
@@ -37,16 +36,15 @@ MODELS = [
     _case("swin_tiny_patch4_window7_224", **_SWIN),
     _case("swinv2_tiny_window8_256", **_SWIN),
     _case("swinv2_cr_tiny_224", **_SWIN),
-    _case("tiny_vit_5m_224", 64, **_STAGES),
-    _case("tnt_s_patch16_224", **{**_VIT, "num_heads": 3, "inner_dim": 8}),
+    _case("tiny_vit_5m_224", 64, **_TINY),
+    _case("tnt_s_patch16_224", img_size=32, embed_dim=24, inner_dim=8, depth=2, num_heads_outer=3),
     _case("twins_svt_small", 64, **_TWINS, depths=(1, 2, 1, 1)),
     _case("twins_pcpvt_small", 64, **_TWINS, depths=(1, 1, 1, 1)),
     _case("visformer_tiny", 64, **_VISFORMER),
-    _case("volo_d1_224", 64, **_VOLO),
     _case("xcit_nano_12_p16_224", **_VIT),
     _case("samvit_base_patch16_224", **_SAM),
     _case("test_vit"),
-    _case("test_vit_relpos"),
+    _case("test_vit_relpos", img_size=32),
     _case("vit_tiny_r_s16_p8_224", 64, **{**_VIT, "img_size": 64}),
     _case("naflexvit_base_patch16_gap", embed_dim=24, depth=2, num_heads=3),
     _case("ese_vovnet19b_slim_dw"),

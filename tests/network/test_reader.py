@@ -91,6 +91,9 @@ LIVE: dict[str, Callable[[Any, Tensor], Any]] = {
     "an index for all heads": lambda m, x: m.head(
         m.a(x).view(-1, 3).gather(1, torch.tensor([[2, 0, 0]]).expand(2 * x.shape[0], -1)).view(-1, 6)
     ),
+    "a weight in which the batch size cancels": lambda m, x: (
+        m.a(x).relu() @ (m.head.weight * (x.reshape(-1, 2).shape[0] / x.shape[0])).T
+    ),
     "a buffer that counts": lambda m, x: (m.buffer.add_(1), plain(m, x))[-1],
 }
 

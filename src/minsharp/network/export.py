@@ -14,9 +14,9 @@ from ..errors import ReadError
 from ..subject.modes import quiet_export
 from ..subject.nodes import mutates
 from ..subject.outputs import picked
+from .layout import SIZES
 from .regions import inline_regions, is_region
 
-_SIZES = (*range(2, 66), 100, 127, 128, 256, 1000, 1023, 1024, 4096, 10_007)
 _SIZES_DIFFER = (
     "forward does different things for different batch sizes: what was read holds {} only. Measure a module that "
     "treats all batches alike"
@@ -65,7 +65,7 @@ def _check_batch_sizes(program: ExportedProgram) -> None:
     sizes: list[Any] = [size for t in tensors if isinstance(t, Tensor) for size in t.shape]
     free = [size for size in sizes if isinstance(size, torch.SymInt) and size.node.expr.free_symbols]
     for condition in [guard.expr for guard in free[0].node.shape_env.guards] if free else []:
-        if not all(bool(condition.subs(dict.fromkeys(condition.free_symbols, n))) for n in _SIZES):
+        if not all(bool(condition.subs(dict.fromkeys(condition.free_symbols, n))) for n in SIZES[1:]):
             raise ReadError(_SIZES_DIFFER.format(f"where {condition}"))
     for symbol, bounds in program.range_constraints.items():
         if bounds.lower == bounds.upper:  # the number of entries that a constant mask picks

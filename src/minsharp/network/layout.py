@@ -1,6 +1,7 @@
 """Where the samples of a batch sit in a tensor."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -9,6 +10,9 @@ import torch
 from ..errors import ReadError
 from ..graph.records import Operation, Samples, Value
 from ..operations import row
+
+SIZES = (*range(1, 66), 100, 127, 128, 256, 1000, 1023, 1024, 4096, 10_007)
+"""Batch sizes at which what has to hold for all of them is tried."""
 
 
 def one_sample(shape: torch.Size, known: Mapping[Any, int]) -> tuple[tuple[int, ...], list[int]]:
@@ -28,6 +32,24 @@ def one_sample(shape: torch.Size, known: Mapping[Any, int]) -> tuple[tuple[int, 
         sizes.append(coefficient)
         axes.append(d)
     return tuple(sizes), axes
+
+
+def settled(number: Any) -> int | float | None:
+    """A number that is made of the batch size and comes out the same for every batch: there it cancels. Else None."""
+    if not isinstance(number, torch.SymInt | torch.SymFloat):
+        return None
+    kind = int if isinstance(number, torch.SymInt) else float
+    return _settled(number.node.expr, kind)
+
+
+@lru_cache(maxsize=1024)
+def _settled(expression: Any, kind: type[int] | type[float]) -> int | float | None:
+    found = (kind(expression.subs(dict.fromkeys(expression.free_symbols, n))) for n in SIZES)
+    try:
+        first = next(found)
+        return first if all(number == first for number in found) else None
+    except (ArithmeticError, TypeError, ValueError):  # no number at all for some batch
+        return None
 
 
 def locate(shape: tuple[int, ...], axis: int, operation: Operation, sources: list[Value]) -> Samples:

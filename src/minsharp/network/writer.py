@@ -14,7 +14,7 @@ from ..errors import InputError, ReadError
 from ..graph.records import DEVICE, Graph, Operation, Ref, Samples, Value, table_name
 from ..operations import TABLE, passing, row
 from ..subject.inputs import describe
-from .layout import locate, one_sample
+from .layout import locate, one_sample, settled
 from .places import own_name, place, source, where
 
 
@@ -248,7 +248,8 @@ def _arguments(node: Node, names: Mapping[str, str]) -> tuple[str, dict[str, Any
 
     def record(given: Any) -> Any:
         if isinstance(given, Node):
-            return Ref(names[given.name])
+            number = settled(given.meta.get("val"))
+            return Ref(names[given.name]) if number is None else number
         if isinstance(given, tuple | list):
             return tuple(record(item) for item in given)
         return DEVICE if isinstance(given, torch.device) else given

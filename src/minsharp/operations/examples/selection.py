@@ -241,9 +241,7 @@ EXAMPLES: Examples = {
         Example(lambda x: x.repeat_interleave(torch.tensor([2, 0, 1]), 1, output_size=3), "x(n,3)"),
         Example(lambda x, W: F.linear(x, W.repeat_interleave(2, 0)), "x(n,i) W(o,i)"),
         Example(lambda x: x.repeat_interleave(3, 0).view(-1, 3, x.shape[1]), "x(n,i)"),
-        Example(
-            lambda x, W, o: (W.repeat_interleave(x.shape[1], 0) * x.flatten(0, 1)).view_as(x), "x(o,n,i) W(o,i)"
-        ),
+        Example(lambda x, W, o: (W.repeat_interleave(x.shape[1], 0) * x.flatten(0, 1)).view_as(x), "x(o,n,i) W(o,i)"),
     ],
     "chunk": [
         Example(lambda x: x.chunk(2, 1), "x(n,2a)"),
