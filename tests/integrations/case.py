@@ -59,7 +59,9 @@ def disturbed(model: nn.Module) -> nn.Module:
 
 def settled(model: nn.Module, inputs: Any) -> nn.Module:
     """The model after its batch norms have seen the inputs, and some noise: no layer explodes."""
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    norms: list[Any] = [
+        m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats
+    ]
     for norm in norms:
         norm.momentum = None  # a plain mean over what was seen
     with torch.no_grad():
@@ -109,7 +111,7 @@ def gauss_newton_traces(case: Case, model: nn.Module) -> dict[str, float]:
 def _columns(o: Tensor, label: Tensor) -> Tensor:
     """S with S S^T = the Hessian of the summed loss at one sample's outputs, as (columns, *outputs)."""
     flat = o.reshape(-1, o.shape[-1])  # (positions, K)
-    H = torch.func.hessian(lambda o: _summed(o, label))(flat)
+    H = torch.autograd.functional.hessian(lambda o: _summed(o, label), flat)
     values, vectors = torch.linalg.eigh(H.reshape(o.numel(), o.numel()))
     kept = values > 1e-12 * values.max()
     return (vectors[:, kept] * values[kept].sqrt()).T.reshape(-1, *o.shape)

@@ -8,18 +8,26 @@ from torch import Tensor, nn
 
 from .case import Case
 
+Settings = dict[str, Any]
+
 SAMPLES, CLASSES = 3, 3
 
-_VIT = {"embed_dim": 24, "depth": 2, "num_heads": 3, "img_size": 32}
-_SWIN = {"img_size": 32, "window_size": 2, "embed_dim": 8, "depths": (2, 2), "num_heads": (2, 2)}
-_TWINS = {"img_size": 64, "embed_dims": (8, 16, 32, 32), "num_heads": (1, 2, 2, 2)}
-_CROSS = {"img_size": 48, "img_scale": (1.0, 1.0), "patch_size": (12, 16), "embed_dim": (8, 16), "depth": ((1, 1, 0),)}
-_HIERA = {"img_size": 64, "embed_dim": 16, "stages": (1, 1, 1, 1), "num_heads": 1, "mask_unit_size": (8, 8)}
-_LEVIT = {"img_size": 64, "embed_dim": (16, 16, 16), "depth": (1, 1, 1), "key_dim": 8, "num_heads": (2, 2, 2)}
-_SAM = {**_VIT, "patch_size": 8, "global_attn_indexes": (1,), "window_size": 2, "neck_chans": 8}
-_TINY = {"embed_dims": (8, 16, 16, 32), "depths": (1, 1, 1, 1), "num_heads": (1, 2, 2, 2)}
-_COAT = {"img_size": 64, "embed_dims": (16, 16, 32, 32), "serial_depths": (1, 1, 1, 1)}
-_VISFORMER = {"img_size": 64, "init_channels": 8, "embed_dim": 32, "depth": (1, 1, 1), "num_heads": 2}
+_VIT: Settings = {"embed_dim": 24, "depth": 2, "num_heads": 3, "img_size": 32}
+_SWIN: Settings = {"img_size": 32, "window_size": 2, "embed_dim": 8, "depths": (2, 2), "num_heads": (2, 2)}
+_TWINS: Settings = {"img_size": 64, "embed_dims": (8, 16, 32, 32), "num_heads": (1, 2, 2, 2)}
+_CROSS: Settings = {
+    "img_size": 48,
+    "img_scale": (1.0, 1.0),
+    "patch_size": (12, 16),
+    "embed_dim": (8, 16),
+    "depth": ((1, 1, 0),),
+}
+_HIERA: Settings = {"img_size": 64, "embed_dim": 16, "stages": (1, 1, 1, 1), "num_heads": 1, "mask_unit_size": (8, 8)}
+_LEVIT: Settings = {"img_size": 64, "embed_dim": (16, 16, 16), "depth": (1, 1, 1), "key_dim": 8, "num_heads": (2, 2, 2)}
+_SAM: Settings = {**_VIT, "patch_size": 8, "global_attn_indexes": (1,), "window_size": 2, "neck_chans": 8}
+_TINY: Settings = {"embed_dims": (8, 16, 16, 32), "depths": (1, 1, 1, 1), "num_heads": (1, 2, 2, 2)}
+_COAT: Settings = {"img_size": 64, "embed_dims": (16, 16, 32, 32), "serial_depths": (1, 1, 1, 1)}
+_VISFORMER: Settings = {"img_size": 64, "init_channels": 8, "embed_dim": 32, "depth": (1, 1, 1), "num_heads": 2}
 
 
 def _images(size: int) -> tuple[Tensor, Tensor]:
@@ -27,8 +35,12 @@ def _images(size: int) -> tuple[Tensor, Tensor]:
 
 
 def _case(name: str, size: int = 32, **settings: Any) -> Case:
-    build = lambda: timm.create_model(name, num_classes=CLASSES, **settings)
-    return Case(name, build, lambda: _images(size), nn.MSELoss())
+    return Case(
+        name,
+        lambda: timm.create_model(name, num_classes=CLASSES, **settings),
+        lambda: _images(size),
+        nn.MSELoss(),
+    )
 
 
 MODELS = [

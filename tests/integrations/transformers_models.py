@@ -11,17 +11,19 @@ from torch import Tensor, nn
 
 from .case import Case
 
+Settings = dict[str, Any]
+
 VOCABULARY, LENGTH, SAMPLES, CLASSES = 11, 5, 3, 3
 
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
-WORDS = {
+SIZES: Settings = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+WORDS: Settings = {
     "vocab_size": VOCABULARY,
     "max_position_embeddings": 24,
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-LABELS = {"num_labels": CLASSES}
+LABELS: Settings = {"num_labels": CLASSES}
 
 
 def _made(kind: str, head: str, settings: dict[str, Any]) -> nn.Module:
@@ -96,10 +98,10 @@ def _audio(kind: str, **settings: Any) -> Case:
     return Case(kind, lambda: _made(kind, "ForSequenceClassification", whole), _sound)
 
 
-_GROUPED = {"num_key_value_heads": 2}
-_STAGES = {"depths": [1, 1], "num_heads": [2, 2], "embed_dim": 8, "window_size": 2, "patch_size": 2}
-_BLOCKS = {"depths": [1, 1], "hidden_sizes": [8, 16]}
-_PAIR = {
+_GROUPED: Settings = {"num_key_value_heads": 2}
+_STAGES: Settings = {"depths": [1, 1], "num_heads": [2, 2], "embed_dim": 8, "window_size": 2, "patch_size": 2}
+_BLOCKS: Settings = {"depths": [1, 1], "hidden_sizes": [8, 16]}
+_PAIR: Settings = {
     "d_model": 16,
     "encoder_layers": 1,
     "decoder_layers": 1,
@@ -108,16 +110,21 @@ _PAIR = {
     "encoder_ffn_dim": 24,
     "decoder_ffn_dim": 24,
 }
-_T5 = {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
+_T5: Settings = {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
 
-_RELATIVE = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
-_BUCKETS = {**_RELATIVE, "position_buckets": 4, "norm_rel_ebd": "layer_norm", "share_att_key": True}
-_PYRAMID = {"num_encoder_blocks": 2, "patch_sizes": [3, 3], "strides": [2, 2]}
-_REDUCED = {**_BLOCKS, **_PYRAMID, "num_attention_heads": [1, 2], "sr_ratios": [2, 1], "mlp_ratios": [2, 2]}
-_HEARD = {"num_mel_bins": 8, "max_source_positions": 10, "classifier_proj_size": 8, "decoder_start_token_id": 1}
-_WHISPER = {**_PAIR, **WORDS, **LABELS, **_HEARD}
-_STRIDES = {"patch_size": 8, "frequency_stride": 8, "time_stride": 8}
-_AST = {**SIZES, **LABELS, **_STRIDES, "max_length": 20, "num_mel_bins": 16}
+_RELATIVE: Settings = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
+_BUCKETS: Settings = {**_RELATIVE, "position_buckets": 4, "norm_rel_ebd": "layer_norm", "share_att_key": True}
+_PYRAMID: Settings = {"num_encoder_blocks": 2, "patch_sizes": [3, 3], "strides": [2, 2]}
+_REDUCED: Settings = {**_BLOCKS, **_PYRAMID, "num_attention_heads": [1, 2], "sr_ratios": [2, 1], "mlp_ratios": [2, 2]}
+_HEARD: Settings = {
+    "num_mel_bins": 8,
+    "max_source_positions": 10,
+    "classifier_proj_size": 8,
+    "decoder_start_token_id": 1,
+}
+_WHISPER: Settings = {**_PAIR, **WORDS, **LABELS, **_HEARD}
+_STRIDES: Settings = {"patch_size": 8, "frequency_stride": 8, "time_stride": 8}
+_AST: Settings = {**SIZES, **LABELS, **_STRIDES, "max_length": 20, "num_mel_bins": 16}
 
 ENCODERS = [
     _classifier("Bert"),

@@ -30,14 +30,15 @@ class _Picked(nn.Module):
         super().__init__()
         self.training = False
         self.model = model
-        self.forward = functools.wraps(model.forward)(lambda *args, **kwargs: picked(self.model(*args, **kwargs)))
-        self.forward.__signature__ = signature
+        forward: Any = functools.wraps(model.forward)(lambda *args, **kwargs: picked(self.model(*args, **kwargs)))
+        forward.__signature__ = signature
+        self.forward = forward
 
 
 def _named(signature: inspect.Signature, given: Iterable[str]) -> inspect.Signature:
     """The signature with a name for all that goes through **kwargs: torch.export fixes the sizes of what has none."""
     named = dict(signature.parameters)
-    (through,) = [p.name for p in named.values() if p.kind is p.VAR_KEYWORD] or [None]
+    through = next((p.name for p in named.values() if p.kind is p.VAR_KEYWORD), None)
     if through is None:
         return signature
     del named[through]

@@ -65,8 +65,8 @@ def run_alone(model: nn.Module, args: Any, kwargs: Any) -> list[Alone]:
 def _run_one(model: nn.Module, given: Any, seed: int | None) -> tuple[Alone, bool]:
     """The model with its own weights, or others, and whether a derivative on the way was written by hand.
 
-    Slopes are taken with the sample twice in a batch: torch's derivative of batch_norm is wrong for a single image whose
-    cotangents lie in memory with the channels last.
+    Slopes are taken with the sample twice in a batch: torch's derivative of batch_norm is wrong for a single image
+    whose cotangents lie in memory with the channels last.
     """
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     if seed is not None:
