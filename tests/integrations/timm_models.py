@@ -65,7 +65,6 @@ MODELS = [
     _case("regnetx_002"),
     _case("repghostnet_050"),
     _case("test_resnet"),
-    _case("resnetv2_50x1_bit", layers=(1, 1, 1, 1)),
     _case("gmlp_ti16_224", img_size=32),
     _case("pit_ti_224", 64, img_size=64),
     _case("pvt_v2_b0"),
