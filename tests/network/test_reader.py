@@ -112,6 +112,13 @@ def tripled(module: nn.Module, into: Any, out: Any) -> Any:
     return tuple(None if gradient is None else 3 * gradient for gradient in into)
 
 
+def test_what_forward_counts_into_its_outputs_starts_anew_each_time_it_is_tried() -> None:
+    model = Own(lambda m, x: m.head(m.a(x).relu() * m.buffer.add_(1)))
+    before = model.buffer.clone()
+    assert "a.weight" in ms.read(model, X).parameters
+    assert torch.equal(model.buffer, before)
+
+
 def test_hooks() -> None:
     """Those of forward are part of the network, those of backward are not."""
     plainly = ms.hessian_trace(Own(plain), X)

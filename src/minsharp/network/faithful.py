@@ -73,13 +73,19 @@ def _run_one(model: nn.Module, given: Any, seed: int | None) -> tuple[Alone, boo
         generator = torch.Generator("cpu").manual_seed(seed)
         parameters = {name: _drawn_anew(p, generator) for name, p in parameters.items()}
     weights = None if seed is None else {name: p.clone() for name, p in parameters.items()}
-    held = parameters | {name: buffer.clone() for name, buffer in model.named_buffers()}
     with _without_backward_hooks(model), torch.enable_grad():
         _track(parameters.values())
-        twice = picked(functional_call(model, held, *_rows(given, [0, 0])))
+        twice = _called(model, parameters, _rows(given, [0, 0]))
         slopes, by_hand = _slopes(twice, parameters), _any_by_hand(twice.grad_fn)
     with torch.no_grad():
-        return Alone(picked(functional_call(model, held, *_rows(given, [0]))), slopes, weights), by_hand
+        alone = _called(model, parameters, _rows(given, [0])).detach()  # forward may switch gradients on
+        return Alone(alone, slopes, weights), by_hand
+
+
+def _called(model: nn.Module, parameters: Mapping[str, Tensor], given: tuple[Any, Any]) -> Tensor:
+    """The outputs with other parameters; what forward writes into buffers, it writes into copies."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    return picked(functional_call(model, {**parameters, **buffers}, *given))
 
 
 def _rows(given: Any, rows: list[int]) -> Any:
