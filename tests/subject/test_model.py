@@ -378,3 +378,23 @@ def test_results_of_another_network_are_refused() -> None:
             ms.minimum_sharpness(plain(), measured)
     with pytest.raises(ms.InputError, match="not of this network"):
         ms.minimum_sharpness(ms.read(plain(), X), ms.hessian_diagonal(wide, X))
+
+
+def test_what_a_model_keeps_in_a_dict_is_copied_as_numbers() -> None:
+    """As attention biases that are made of parameters once, at the first call in eval mode."""
+
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.kept = nn.Linear(3, 2), dict[str, Tensor]()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.kept["bias"] = 2 * self.linear.bias
+            return self.linear(x) + self.kept["bias"]
+
+    model = Keeps().double()
+    model(X)
+    twin: Any = ms.rescale(model, {"linear.weight": 2.0})
+    assert torch.equal(twin.kept["bias"], model.kept["bias"])
+    assert twin.kept["bias"].is_leaf
+    assert torch.equal(twin.linear.weight, 2 * model.linear.weight)

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, jit, nn
 from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel
+from torch.utils import _pytree as pytree
 
 from ..errors import InputError
 from .inputs import describe
@@ -99,7 +100,7 @@ def copied(module: nn.Module) -> nn.Module:
     try:
         with LOCK, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch copies its own modules by ways that it calls deprecated
-            held = chain.from_iterable(vars(part).values() for part in module.modules())
+            held = pytree.tree_leaves([dict(vars(part)) for part in module.modules()])  # also in dicts and lists
             made = {id(t): t.detach().clone() for t in held if isinstance(t, Tensor) and not t.is_leaf}
             return copy.deepcopy(module, dict(made))
     except Exception as error:
