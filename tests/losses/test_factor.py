@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minsharp.losses import Centred, Loss, as_loss
+from minsharp.losses import Centred, Loss, NextToken, as_loss
 from minsharp.losses.axis import OnAxis
 from minsharp.losses.factor import Rows, SoftmaxRows, blocks
 
@@ -29,6 +29,7 @@ CASES: dict[str, tuple[Loss, Tensor, Tensor | None]] = {
     "positions": (as_loss(None), logits(3, 5, 4, 2), None),
     "last axis": (OnAxis(as_loss(None), -1), logits(3, 4, 5), classes(3, 4)),
     "class weights": (OnAxis(WEIGHTED, -1), logits(3, 4, 5), classes(3, 4)),
+    "next token": (OnAxis(NextToken(), -1), logits(3, 4, 5), classes(3, 4)),
     "ignored": (as_loss(nn.CrossEntropyLoss(ignore_index=2)), logits(4, 5), classes(4)),
     "squared error": (as_loss(nn.MSELoss()), logits(3, 4, 2), None),
     "one output": (as_loss(nn.MSELoss()), logits(3), None),

@@ -4,9 +4,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import LossError
+from .columns import Columns
 from .cross_entropy import CrossEntropy
+from .factor import Factor
 from .find import as_loss
-from .loss import Columns, Criterion, Loss
+from .loss import Criterion, Loss
 from .wording import shape_of
 
 
@@ -47,7 +49,11 @@ class NextToken(Loss):
 
     def judged(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """For each position the label after it, for the last what is ignored; and which of them are not."""
-        return self.inner.judged(F.pad(targets[:, 1:], (0, 1), value=self.inner.ignore))
+        return self.inner.judged(self._shifted(targets))
+
+    def _shifted(self, targets: Tensor) -> Tensor:
+        """(n, T) -> (n, T): the labels of the tokens that follow, and one that is ignored."""
+        return F.pad(targets[:, 1:], (0, 1), value=self.inner.ignore)
 
     def check(self, outputs: Tensor, targets: Tensor | None) -> None:
         """Labels for each position, the padding ignored: which ones count cannot be told without them."""
@@ -85,3 +91,11 @@ class NextToken(Loss):
         """Those of the cross-entropy, (n, columns, K, T - 1), and zero at the last position."""
         found = self.inner.columns(self._without_last(outputs), None if targets is None else targets[:, 1:])
         return Columns(found.rank, lambda start, stop: F.pad(found.slice(start, stop), (0, 1)))
+
+    def goes_by_rows(self, rank: int) -> bool:
+        """As cross-entropy does."""
+        return self.inner.goes_by_rows(rank)
+
+    def factor(self, outputs: Tensor, targets: Tensor | None) -> Factor:
+        """That of the cross-entropy, of which nothing is left at the last position."""
+        return self.inner.factor(outputs, None if targets is None else self._shifted(targets))
