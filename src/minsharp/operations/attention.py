@@ -8,36 +8,48 @@ from torch import Tensor
 
 from ..graph.records import Operation
 from ..rules.channels import UnfitError, Walk
-from ..rules.contraction import wide
-from ..rules.pullback import Cotangents, Pull, by_autograd, unbroadcast
+from ..rules.pullback import Cotangents, Pull, by_autograd, unbroadcast, wide
 from ..rules.row import Row
 
 _BLOCK = 1 << 22  # numbers: how many scores of all columns are held at once
 
 
 def pull_attention(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
-    """y = p v with p = softmax(s q k^T + mask): dv = p^T G, and through the scores dz = p (G v^T - <G, y>)."""
-    if bound["enable_gqa"] or bound["dropout_p"] or "attn_mask" in wanted:
+    """y = p v with p = softmax(z), z = s q k^T + mask: dv = p^T G, dz = p (G v^T - <G, y>); dq = s dz k, dk = s dz^T q.
+
+    Where several heads of queries share one of keys and values, what comes back to them is summed over the heads.
+    """
+    if bound["dropout_p"]:
         return by_autograd(operation, bound, wanted)
     q, k, v = (wide(bound[name]) for name in ("query", "key", "value"))  # (..., L, E), (..., S, E), (..., S, width)
+    shapes = {"query": q.shape, "key": k.shape, "value": v.shape}
+    if bound["enable_gqa"]:
+        k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
     s = q.shape[-1] ** -0.5 if bound["scale"] is None else bound["scale"]
     p = torch.ops.aten._safe_softmax(s * q @ k.mT + _masked(bound, q, k), -1)  # (..., L, S)
     y = p @ v
 
-    def some(G: Tensor) -> Cotangents:
-        g = wide(G)
+    def some(g: Tensor) -> Cotangents:
         found: Cotangents = {"value": p.mT @ g} if "value" in wanted else {}
         if wanted - {"value"}:
-            dz = (g @ v.mT - (g * y).sum(-1, keepdim=True)).mul_(p).mul_(s)  # (R, ..., L, S)
-            found |= {"query": dz @ k} if "query" in wanted else {}
-            found |= {"key": dz.mT @ q} if "key" in wanted else {}
-        return {name: unbroadcast(given, bound[name].shape).to(bound[name].dtype) for name, given in found.items()}
+            dz = (g @ v.mT).sub_((g * y).sum(-1, keepdim=True)).mul_(p)  # (R, ..., L, S)
+            found |= {"attn_mask": unbroadcast(dz, bound["attn_mask"].shape)} if "attn_mask" in wanted else {}
+            found |= {"query": (dz @ k).mul_(s)} if "query" in wanted else {}
+            found |= {"key": (dz.mT @ q).mul_(s)} if "key" in wanted else {}
+        return {name: _shared(given, shapes.get(name, given.shape[1:])) for name, given in found.items()}
 
     def pull(G: Tensor) -> Cotangents:
-        parts = [some(block) for block in G.split(max(1, _BLOCK // max(p.numel(), 1)))]
-        return {name: torch.cat([part[name] for part in parts]) for name in wanted}
+        parts = [some(block) for block in wide(G).split(max(1, _BLOCK // max(p.numel(), 1)))]
+        return {name: torch.cat([part[name] for part in parts]).to(bound[name].dtype) for name in wanted}
 
     return operation.call(bound), pull
+
+
+def _shared(g: Tensor, shape: torch.Size) -> Tensor:
+    """Summed over what was broadcast, and over the heads that share: (R, ..., heads, *matrix) -> (R, *shape)."""
+    if len(shape) > 2 and g.shape[-3] != shape[-3] > 1:
+        g = g.unflatten(-3, (shape[-3], -1)).sum(-3)
+    return unbroadcast(g, shape)
 
 
 def _masked(bound: Mapping[str, Any], q: Tensor, k: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..graph.records import Operation
 from ..rules.channels import Rule, Walk
-from ..rules.contraction import Elementwise, Use, wide
-from ..rules.pullback import Cotangents, Pull, by_autograd
+from ..rules.contraction import Elementwise, Use
+from ..rules.pullback import Cotangents, Pull, by_autograd, wide
 from ..rules.row import Row
 
 
@@ -38,18 +38,21 @@ def pull_batch_norm(operation: Operation, bound: Mapping[str, Any], wanted: froz
     return operation.call(bound), pull
 
 
-def pull_layer_norm(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
-    """dx = (g - mean(g) - xhat mean(g xhat)) / sd, over the last axes."""
+def pull_layer_norm(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Any, Pull]:
+    """dx = (g - mean(g) - xhat mean(g xhat)) / sd, over the last axes; where mean and sd are used too, by autograd."""
     if wanted != {"input"}:
         return by_autograd(operation, bound, wanted)
     x, axes = wide(bound["input"]), _last(bound)
     variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
     scale = (variance + bound["eps"]).rsqrt()
-    xhat = (x - mean) * scale
+    xhat = (x - mean).mul_(scale)
     weight = bound["weight"]
 
-    def pull(G: Tensor) -> Cotangents:
-        g = wide(G) if weight is None else wide(G) * wide(weight)
+    def pull(G: Any) -> Cotangents:
+        if operation.many and any(g is not None for g in G[1:]):
+            return by_autograd(operation, bound, wanted)[1](G)
+        g = G[0] if operation.many else G
+        g = wide(g) if weight is None else wide(g) * wide(weight)
         return {"input": _centred(g, xhat, scale, axes).to(bound["input"].dtype)}
 
     return operation.call(bound), pull
@@ -86,6 +89,24 @@ def pull_group_norm(operation: Operation, bound: Mapping[str, Any], wanted: froz
         g = wide(G) if weight is None else wide(G) * weight
         g = g.unflatten(2, (bound["num_groups"], -1)).flatten(3)  # (R, N, groups, channels/g * positions)
         return {"input": _centred(g, xhat, scale, [-1]).reshape(G.shape).to(x.dtype)}
+
+    return operation.call(bound), pull
+
+
+def pull_instance_norm(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """As layer_norm, over the positions of each channel."""
+    x = bound["input"]
+    if wanted != {"input"} or not bound["use_input_stats"]:
+        return by_autograd(operation, bound, wanted)
+    axes = list(range(-1, 1 - x.dim(), -1))
+    variance, mean = torch.var_mean(wide(x), axes, correction=0, keepdim=True)
+    scale = (variance + bound["eps"]).rsqrt()
+    xhat = (wide(x) - mean) * scale
+    weight = None if bound["weight"] is None else wide(bound["weight"]).view(-1, *[1] * (x.dim() - 2))
+
+    def pull(G: Tensor) -> Cotangents:
+        g = wide(G) if weight is None else wide(G) * weight
+        return {"input": _centred(g, xhat, scale, axes).to(x.dtype)}
 
     return operation.call(bound), pull
 
@@ -141,10 +162,10 @@ ROWS: dict[str, Row] = {
     "_native_batch_norm_legit_no_training": replace(_batch_norm, statistics=True),
     "layer_norm": Row("f(input)*weight + bias", pull_layer_norm, _LAST_NORM, norm_scales(False)),
     "native_layer_norm": Row(
-        "f(input)*weight + bias", contract=_LAST_NORM, channels=norm_scales(False), statistics=True
+        "f(input)*weight + bias", pull_layer_norm, _LAST_NORM, norm_scales(False), statistics=True
     ),
     "rms_norm": Row("f(input)*weight", pull_rms_norm, {"weight": Elementwise(normalized)}, norm_scales(False)),
     "group_norm": Row("f(input)*weight + bias", pull_group_norm, _CHANNEL_NORM, norm_scales(True)),
-    "instance_norm": Row("f(input)*weight + bias", contract=_CHANNEL_NORM, channels=norm_scales(True)),
+    "instance_norm": Row("f(input)*weight + bias", pull_instance_norm, _CHANNEL_NORM, norm_scales(True)),
     "_weight_norm": Row("f(v)*g"),
 }

@@ -17,14 +17,9 @@ import torch
 from torch import Tensor
 
 from ..graph.records import Graph, Operation, Samples
-from .pullback import differentiating
+from .pullback import gradient_rows, wide, widened
 
 IN_ROWS = Samples(0)
-
-
-def wide(tensor: Tensor) -> Tensor:
-    """Half precision cannot hold squares: contract in float32."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 class Use(NamedTuple):
@@ -126,14 +121,18 @@ class Contraction(ABC):
         return tensor.flatten(2).sum(2).unsqueeze(0) if tensor.dim() > 2 else tensor.unsqueeze(0)
 
 
+_MASKED_BLOCK = 1 << 22  # numbers: how many cotangents, masked down to single samples, are held at once
+
+
 class PerSampleVJP(Contraction):
-    """The rule of last resort: one backward pass through the operation per sample and column. Slow, and right."""
+    """The rule of last resort: each sample's cotangents pass back through the whole operation. Slow, and right."""
 
     def gradient(self, use: Use, G: Tensor) -> Tensor:
-        """Mask the cotangent down to one sample, then let autograd do it."""
-        leaf = use.values[use.leaf].detach().requires_grad_()
+        """Mask the cotangents down to one sample, then let autograd do it, for as many as fit at once."""
+        leaf = wide(use.values[use.leaf]).detach().requires_grad_()
+        bound = use.operation.bind({**use.values, use.leaf: leaf})
         with torch.enable_grad():
-            outputs = use.operation.call(use.operation.bind({**use.values, use.leaf: leaf}))
+            outputs = use.operation.call(widened(bound))
         cotangents: Sequence[Tensor | None] = G if use.operation.many else (G,)  # type: ignore[assignment]
         made = tuple(outputs) if use.operation.many else (outputs,)
         parts = [
@@ -141,26 +140,24 @@ class PerSampleVJP(Contraction):
             for output, cotangent, layout in zip(made, cotangents, use.layouts, strict=True)
             if cotangent is not None and layout is not None and output.requires_grad
         ]
-        columns = next(g for g in cotangents if g is not None).shape[0]
-        result = leaf.new_zeros(use.n, columns, *leaf.shape)
-        for i in range(use.n if parts else 0):
-            for k in range(columns):
-                masked = [_only(g[k], layout, i, use.n) for _, g, layout in parts]
-                with differentiating(use.operation.where):
-                    (row,) = torch.autograd.grad(
-                        [output for output, _, _ in parts], [leaf], masked, retain_graph=True, allow_unused=True
-                    )
-                if row is not None:
-                    result[i, k] = row
-        return wide(result)
+        R = next(g for g in cotangents if g is not None).shape[0]
+        result = leaf.new_zeros(use.n, R, *leaf.shape)
+        together = max(1, _MASKED_BLOCK // max(1, sum(g.numel() for _, g, _ in parts)))
+        for start in range(0, use.n if parts else 0, together):
+            some = range(start, min(start + together, use.n))
+            masked = [torch.cat([_only(g, layout, i, use.n) for i in some]) for _, g, layout in parts]
+            (rows,) = gradient_rows([output for output, _, _ in parts], [leaf], masked, use.operation.where)
+            if rows is not None:
+                result[start : some.stop] = rows.unflatten(0, (len(some), R))
+        return result
 
 
-def _only(cotangent: Tensor, samples: Samples, i: int, n: int) -> Tensor:
-    """The cotangent with every sample but one set to zero."""
-    result = torch.zeros_like(cotangent)
-    shape = (samples.outer, n, samples.inner)
-    source = cotangent.unflatten(samples.axis, shape).select(samples.axis + 1, i)
-    result.unflatten(samples.axis, shape).select(samples.axis + 1, i).copy_(source)
+def _only(stack: Tensor, samples: Samples, i: int, n: int) -> Tensor:
+    """The stacked cotangents with every sample but one set to zero: (R, *output) -> (R, *output)."""
+    result = torch.zeros_like(stack)
+    axis, shape = samples.axis + 1, (samples.outer, n, samples.inner)
+    source = stack.unflatten(axis, shape).select(axis + 1, i)
+    result.unflatten(axis, shape).select(axis + 1, i).copy_(source)
     return result
 
 
