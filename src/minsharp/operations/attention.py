@@ -27,22 +27,37 @@ def pull_attention(operation: Operation, bound: Mapping[str, Any], wanted: froze
         k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
     s = q.shape[-1] ** -0.5 if bound["scale"] is None else bound["scale"]
     p = torch.ops.aten._safe_softmax(s * q @ k.mT + _masked(bound, q, k), -1)  # (..., L, S)
-    y = p @ v
-
-    def some(g: Tensor) -> Cotangents:
-        found: Cotangents = {"value": p.mT @ g} if "value" in wanted else {}
-        if wanted - {"value"}:
-            dz = (g @ v.mT).sub_((g * y).sum(-1, keepdim=True)).mul_(p)  # (R, ..., L, S)
-            found |= {"attn_mask": unbroadcast(dz, bound["attn_mask"].shape)} if "attn_mask" in wanted else {}
-            found |= {"query": (dz @ k).mul_(s)} if "query" in wanted else {}
-            found |= {"key": (dz.mT @ q).mul_(s)} if "key" in wanted else {}
-        return {name: _shared(given, shapes.get(name, given.shape[1:])) for name, given in found.items()}
+    q, k, v = (t.expand(*p.shape[:-2], *t.shape[-2:]) for t in (q, k, v))
 
     def pull(G: Tensor) -> Cotangents:
-        parts = [some(block) for block in wide(G).split(max(1, _BLOCK // max(p.numel(), 1)))]
-        return {name: torch.cat([part[name] for part in parts]).to(bound[name].dtype) for name in wanted}
+        parts = [_back(block, s, p, q, k, v, wanted) for block in wide(G).split(max(1, _BLOCK // max(p.numel(), 1)))]
+        found = {
+            name: parts[0][name] if len(parts) == 1 else torch.cat([some[name] for some in parts]) for name in wanted
+        }
+        shapes["attn_mask"] = bound["attn_mask"].shape if "attn_mask" in wanted else p.shape
+        return {name: _shared(given, shapes[name]).to(bound[name].dtype) for name, given in found.items()}
 
     return operation.call(bound), pull
+
+
+def _back(G: Tensor, s: float, p: Tensor, q: Tensor, k: Tensor, v: Tensor, wanted: frozenset[str]) -> dict[str, Tensor]:
+    """For some columns, (R, ..., L, width): put between queries and channels, so that each product is one of matrices."""
+    g = G.movedim(0, -2).contiguous()  # (..., L, R, width)
+    found = {}
+    if "value" in wanted:
+        found["value"] = (p.mT @ g.flatten(-2)).unflatten(-1, g.shape[-2:]).movedim(-2, 0)  # (..., S, R, width)
+    if wanted == {"value"}:
+        return found
+    dz = (g.flatten(-3, -2) @ v.mT).unflatten(-2, g.shape[-3:-1]).mul_(p.unsqueeze(-2))  # (..., L, R, S)
+    dz.addcmul_(p.unsqueeze(-2), dz.sum(-1, keepdim=True), value=-1)
+    if "attn_mask" in wanted:
+        found["attn_mask"] = dz.movedim(-2, 0)
+    if "query" in wanted:
+        found["query"] = (dz.flatten(-3, -2) @ k).mul_(s).unflatten(-2, dz.shape[-3:-1]).movedim(-2, 0)
+    if "key" in wanted:
+        back = (q.mT @ dz.flatten(-2)).mul_(s)  # (..., E, R * S)
+        found["key"] = back.unflatten(-1, dz.shape[-2:]).movedim(-2, 0).mT
+    return found
 
 
 def _shared(g: Tensor, shape: torch.Size) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
@@ -46,14 +47,13 @@ def pull_layer_norm(operation: Operation, bound: Mapping[str, Any], wanted: froz
     variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
     scale = (variance + bound["eps"]).rsqrt()
     xhat = (x - mean).mul_(scale)
-    weight = bound["weight"]
+    weight = None if bound["weight"] is None else wide(bound["weight"])
 
     def pull(G: Any) -> Cotangents:
         if operation.many and any(g is not None for g in G[1:]):
             return by_autograd(operation, bound, wanted)[1](G)
         g = G[0] if operation.many else G
-        g = wide(g) if weight is None else wide(g) * wide(weight)
-        return {"input": _centred(g, xhat, scale, axes).to(bound["input"].dtype)}
+        return {"input": _projected(wide(g), xhat, scale, axes, weight, centred=True).to(bound["input"].dtype)}
 
     return operation.call(bound), pull
 
@@ -65,11 +65,10 @@ def pull_rms_norm(operation: Operation, bound: Mapping[str, Any], wanted: frozen
     x, axes = wide(bound["input"]), _last(bound)
     eps = torch.finfo(bound["input"].dtype).eps if bound["eps"] is None else bound["eps"]
     scale = (x.square().mean(axes, keepdim=True) + eps).rsqrt()
-    xhat, weight = x * scale, bound["weight"]
+    xhat, weight = x * scale, None if bound["weight"] is None else wide(bound["weight"])
 
     def pull(G: Tensor) -> Cotangents:
-        g = wide(G) if weight is None else wide(G) * wide(weight)
-        return {"input": (scale * (g - xhat * (g * xhat).mean(axes, keepdim=True))).to(bound["input"].dtype)}
+        return {"input": _projected(wide(G), xhat, scale, axes, weight, centred=False).to(bound["input"].dtype)}
 
     return operation.call(bound), pull
 
@@ -88,7 +87,7 @@ def pull_group_norm(operation: Operation, bound: Mapping[str, Any], wanted: froz
     def pull(G: Tensor) -> Cotangents:
         g = wide(G) if weight is None else wide(G) * weight
         g = g.unflatten(2, (bound["num_groups"], -1)).flatten(3)  # (R, N, groups, channels/g * positions)
-        return {"input": _centred(g, xhat, scale, [-1]).reshape(G.shape).to(x.dtype)}
+        return {"input": _projected(g, xhat, scale, [-1], None, centred=True).reshape(G.shape).to(x.dtype)}
 
     return operation.call(bound), pull
 
@@ -105,8 +104,7 @@ def pull_instance_norm(operation: Operation, bound: Mapping[str, Any], wanted: f
     weight = None if bound["weight"] is None else wide(bound["weight"]).view(-1, *[1] * (x.dim() - 2))
 
     def pull(G: Tensor) -> Cotangents:
-        g = wide(G) if weight is None else wide(G) * weight
-        return {"input": _centred(g, xhat, scale, axes).to(x.dtype)}
+        return {"input": _projected(wide(G), xhat, scale, axes, weight, centred=True).to(x.dtype)}
 
     return operation.call(bound), pull
 
@@ -115,8 +113,28 @@ def _last(bound: Mapping[str, Any]) -> list[int]:
     return [-1 - d for d in range(len(bound["normalized_shape"]))]
 
 
-def _centred(g: Tensor, xhat: Tensor, scale: Tensor, axes: list[int]) -> Tensor:
-    return scale * (g - g.mean(axes, keepdim=True) - xhat * (g * xhat).mean(axes, keepdim=True))
+def _projected(g: Tensor, xhat: Tensor, scale: Tensor, axes: list[int], weight: Tensor | None, centred: bool) -> Tensor:
+    """scale (wg - mean(wg) - xhat mean(wg xhat)), without the middle term where nothing was centred.
+
+    In as few passes over the cotangents, (R, *shape), as can be: everything else is smaller by the number of columns.
+    """
+    size = prod(xhat.shape[axis] for axis in axes)
+    w = scale if weight is None else scale * weight
+    result = g * (xhat if weight is None else xhat * weight)
+    along = result.sum(axes, keepdim=True).div_(size)
+    middle = None
+    if centred:
+        middle = (g.mean(axes, keepdim=True) if weight is None else _dot(g, weight, axes).div_(size)).mul_(scale)
+    torch.mul(g, w, out=result)
+    result.addcmul_(xhat * scale, along, value=-1)
+    return result if middle is None else result.sub_(middle)
+
+
+def _dot(g: Tensor, weight: Tensor, axes: list[int]) -> Tensor:
+    """The sum of products along some axes, which stay; of plain rows, a product with a vector."""
+    if len(axes) == 1 and weight.dim() == 1:
+        return (g @ weight).unsqueeze(-1)
+    return (g * weight).sum(axes, keepdim=True)
 
 
 def norm_scales(channel: bool) -> Rule:

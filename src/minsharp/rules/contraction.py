@@ -243,10 +243,10 @@ class Outer(Contraction):
             norms = torch.linalg.vector_norm(g, dim=(1, 3, 4))  # (n, g)
             norms = norms * torch.linalg.vector_norm(self.inputs(use), dim=(2, 3))
             return widest(norms).square().sum()
-        rows = g.transpose(1, 2).flatten(2, 3)  # (n, g, R * C, L), copied if there are groups or the channels come last
         if L * L * R * C + self.gram_cost(use, J, L) < L * J * R * C:
-            product = (rows.mT @ rows).mul_(self.gram(use))
+            product = _gram_of_columns(g).mul_(self.gram(use))
             return widest(product.flatten(1).sum(1)).sum()
+        rows = g.transpose(1, 2).flatten(2, 3)  # (n, g, R * C, L), copied if there are groups or the channels come last
         return square_sum(self.inputs(use) @ rows.mT)  # faster than rows @ inputs.mT
 
     def diagonal(self, use: Use, G: Tensor) -> Tensor:
@@ -265,6 +265,14 @@ class Outer(Contraction):
         """The unfolded input per sample; the gradient or the copied cotangents per column."""
         channels = max(shape[0], 1)
         return prod(shape) // channels * max(prod(output) // channels, 1), min(prod(shape), 4 * prod(output))
+
+
+def _gram_of_columns(g: Tensor) -> Tensor:
+    """G^T G: (n, R, g, C, L) -> (n, g, L, L). Channels that come last in memory stay there: then column by column."""
+    if g.stride(3) == 1 < g.stride(4) and g.shape[2] == 1:
+        return torch.matmul(g.mT, g).sum(1)
+    rows = g.transpose(1, 2).flatten(2, 3)  # (n, g, R * C, L), copied if there are groups
+    return rows.mT @ rows
 
 
 def _diagonal_by_pairs(g: Tensor, U: Tensor) -> Tensor:
