@@ -1,7 +1,7 @@
 """`python -m benchmarks.transformers`: the Gauss-Newton trace of transformers, beside torch.func on the same columns.
 
-torch.func is what one would write by hand: `vjp` for each sample, `vmap` over the columns of S and over samples, as many
-at a time as is fastest; the squares of all gradients are summed. minsharp sums the same numbers without forming them.
+torch.func is what one would write by hand: `vjp` for each sample, `vmap` over the columns of S and over samples, as
+many at a time as is fastest; the squares of all gradients are summed. minsharp sums them without forming gradients.
 """
 
 import argparse
@@ -42,7 +42,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, T, width) -> (n, T, width)."""
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.before(x)).chunk(3, -1))
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.before(x)).chunk(3, -1)
+        )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)  # (n, heads, T, width/heads)
         x = x + self.out(y.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.between(x))))
@@ -172,7 +174,7 @@ def rows_at_once(given: Problem) -> tuple[int, ...]:
 OURS = Method("minsharp", minsharp_trace)
 THEIRS = Method("torch.func", functional_trace, rows_at_once)
 NOTE = (
-    "Median seconds over alternating rounds in one process, curvature=\"ggn\", cross-entropy, float32, random weights. "
+    'Median seconds over alternating rounds in one process, curvature="ggn", cross-entropy, float32, random weights. '
     "torch.func: vjp per sample under vmap over the same columns, at the number of rows at once that is fastest. "
     "Reading the network is not timed."
 )

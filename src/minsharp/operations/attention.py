@@ -41,7 +41,7 @@ def pull_attention(operation: Operation, bound: Mapping[str, Any], wanted: froze
 
 
 def _back(G: Tensor, s: float, p: Tensor, q: Tensor, k: Tensor, v: Tensor, wanted: frozenset[str]) -> dict[str, Tensor]:
-    """For some columns, (R, ..., L, width): put between queries and channels, so that each product is one of matrices."""
+    """For some columns, (R, ..., L, width): put before the channels, so that each product is one of matrices."""
     g = G.movedim(0, -2).contiguous()  # (..., L, R, width)
     found = {}
     if "value" in wanted:
