@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -148,7 +149,7 @@ def functional_trace(given: Problem, rows: int) -> Run:
     def squares(x: Tensor, S: Tensor) -> Tensor:
         """One sample, (R, *output) -> (R,)."""
         call = lambda w: torch.func.functional_call(given.model, w, (x.unsqueeze(0),)).squeeze(0)  # noqa: E731
-        _, pull = torch.func.vjp(call, weights)
+        pull: Any = torch.func.vjp(call, weights)[1]
         return torch.vmap(lambda s: sum(g.square().sum() for g in pull(s)[0].values()))(S)
 
     def run() -> float:
