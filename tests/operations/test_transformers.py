@@ -19,6 +19,8 @@ WORDS, LENGTH, WIDTH, HEADS, CLASSES = 5, 4, 8, 2, 3
 class Written(nn.Module):
     """GPT with attention written out: masked_fill, softmax, products of matrices; weights as addmm takes them."""
 
+    mask: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
