@@ -6,8 +6,9 @@ A decoder keeps the defaults of its configuration: ``use_cache`` stays on, atten
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
+
+import transformers
 
 from .case import Case
 

@@ -26,8 +26,8 @@ from ..network.finite import first_non_finite, is_finite
 from ..network.network import Network
 from ..operations import row
 from ..results.sums import CurvatureSum
-from ..rules.contraction import Use, squares_of_rows, wide
-from ..rules.pullback import Pull
+from ..rules.contraction import Use, squares_of_rows
+from ..rules.pullback import Pull, wide, widened
 from ..subject.batches import Batch, chunks
 from .head import LastLayer, find_head
 from .quantities import Leaf, Place, Quantity
@@ -89,10 +89,11 @@ class Engine:
         self.device: torch.device = self.values[DEVICE.name]
         self._check_finite()
         self.made = self._run_prelude()
-        if self.schedule.makes_leaves:
-            self.values = {k: v.detach() if isinstance(v, Tensor) else v for k, v in self.made.items()}
-        else:
-            self.values = self.made
+        half = widened(self.values) is not self.values
+        met = self.values if half else self.made
+        self.values = {k: v.detach() if isinstance(v, Tensor) else v for k, v in met.items()}
+        for operation in self.schedule.prelude if half else ():  # the samples meet what half precision makes
+            operation.run(self.values)
         self.samples, self.columns = self._chunk(memory, together)
 
     def _check_finite(self) -> None:
@@ -105,12 +106,12 @@ class Engine:
 
     def _run_prelude(self) -> dict[str, Any]:
         """What is made of parameters and constants alone: once per call, remembering how, to pull back through."""
-        tracked = dict(self.values)
+        tracked = dict(widened(self.values))
         if self.schedule.makes_leaves:
-            tracked |= {name: self.values[name].requires_grad_() for name in self.schedule.parameters}
+            tracked |= {name: tracked[name].requires_grad_() for name in self.schedule.parameters}
         with torch.set_grad_enabled(self.schedule.makes_leaves):
             for operation in self.schedule.prelude:
-                operation.run(tracked)
+                store(tracked, operation, operation.call(widened(operation.bind(tracked))))
         return tracked
 
     def _chunk(self, memory: int | None, together: int | None) -> tuple[int, int]:
@@ -170,7 +171,7 @@ class Engine:
         if n == 1:
             inputs = {name: torch.cat([tensor, tensor]) for name, tensor in inputs.items()}
         forward = self._forward(inputs, max(n, 2), self._rows(inputs))
-        outputs = forward.outputs[:n]
+        outputs = wide(forward.outputs[:n])
         if not is_finite(outputs):
             raise first_non_finite(self.network, inputs)
         self.loss.check(outputs, chunk.targets)
@@ -259,14 +260,13 @@ class Engine:
         places: list[list[Place]] = []
         for i, step in enumerate(self.schedule.steps):
             operation = step.operation
-            bound = operation.bind(values)
+            given = operation.bind(values)
+            bound = widened(given)
             if self.head is not None and i == self.head.step:
                 last = bound["input"], bound["weight"]
-            pull = None
-            if step.wanted:
-                made, pull = row(operation).pull(operation, bound, step.wanted)
-            else:
-                made = operation.call(bound)
+            made, pull = row(operation).pull(operation, bound, step.wanted) if step.wanted else (None, None)
+            if pull is None or bound is not given:  # half precision runs as it is, and is pulled back in float32
+                made = operation.call(given)
             store(values, operation, made)
             pulls.append(pull)
             places.append(self._places(step, bound, values, n, rows) if step.sites else [])

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..graph.records import Graph, Samples
 from ..losses.columns import Columns
 from ..losses.factor import Rows, blocks
-from ..rules.contraction import wide
+from ..rules.pullback import wide
 from .quantities import Place, Quantity
 from .schedule import Schedule, Step
 

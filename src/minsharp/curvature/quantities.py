@@ -16,8 +16,8 @@ from torch import Tensor
 from ..graph.records import Graph
 from ..results.curvature import Diagonal, MatrixName, Trace
 from ..results.sums import CurvatureSum
-from ..rules.contraction import Contraction, Use, square_sum, wide, widest
-from ..rules.pullback import differentiating
+from ..rules.contraction import Contraction, Use, square_sum, widest
+from ..rules.pullback import differentiating, wide
 
 
 class Measured(NamedTuple):

@@ -25,7 +25,8 @@ from ..losses import Loss
 from ..network.finite import first_non_finite, is_finite
 from ..network.network import Network
 from ..operations import row
-from ..rules.contraction import Use, wide, widest
+from ..rules.contraction import Use, widest
+from ..rules.pullback import wide
 from ..subject.batches import Batch
 from ..subject.inputs import tensors_of
 from ..subject.modes import plain_mode

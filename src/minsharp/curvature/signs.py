@@ -17,7 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..rules.contraction import Contraction, Elementwise, Outer, Use, wide, widest
+from ..rules.contraction import Contraction, Elementwise, Outer, Use, widest
+from ..rules.pullback import wide
 
 
 def signs(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
