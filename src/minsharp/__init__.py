@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from . import laws, losses, measures
     from .curvature.hessian import hessian_diagonal, hessian_trace
     from .measures.compare import compare
+    from .measures.load import load
     from .measures.minimum import flattest, minimum_sharpness
     from .measures.registry import measure
     from .measures.relative import relative_minimum_sharpness, relative_sensitivity
@@ -45,6 +46,7 @@ __all__ = [
     "hessian_diagonal",
     "hessian_trace",
     "laws",
+    "load",
     "losses",
     "measure",
     "measures",
@@ -64,6 +66,7 @@ _PACKAGES = ("laws", "losses", "measures")
 _LATER = {
     "curvature.hessian": ("hessian_diagonal", "hessian_trace"),
     "measures.compare": ("Comparison", "compare"),
+    "measures.load": ("load",),
     "measures.minimum": ("MinimumSharpness", "flattest", "minimum_sharpness"),
     "measures.normalized": ("NormalizedSharpness", "normalized_sharpness"),
     "measures.registry": ("measure",),

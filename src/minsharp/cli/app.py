@@ -10,6 +10,7 @@ from .compare import compare
 from .demo import demo
 from .flatten import flatten
 from .measure import measure
+from .merge import merge
 from .reproduce import app as reproduce
 from .reproduce import figures
 
@@ -37,7 +38,7 @@ def root(
     """How sharp is your minimum? Exact curvature, and the sharpness that no rescaling can fool."""
 
 
-for command in (demo, measure, flatten, compare, bench):
+for command in (demo, measure, merge, flatten, compare, bench):
     app.command()(command)
 app.add_typer(reproduce)
 app.command()(figures)

@@ -14,7 +14,7 @@ from ..measures.minimum import MinimumSharpness, minimum_sharpness
 from ..measures.robustness import NoiseRobustness, noise_robustness
 from ..measures.verify import Verification, verify
 from ..network.rescale import rescale
-from ..results.curvature import MATRICES
+from ..results.curvature import MATRICES, Diagonal, Trace
 from ..text import count, number
 from ..text.terminal import rich_table
 from . import options
@@ -33,6 +33,10 @@ Check = Annotated[bool, typer.Option("--verify", help="Measure every claim afres
 ReportFile = Annotated[
     Path | None, typer.Option("--report", metavar="FILE.html", help="Also write a report, with the verification.")
 ]
+SaveFile = Annotated[
+    Path | None,
+    typer.Option("--save", metavar="FILE", help="Also keep the curvature: .json or .safetensors, for minsharp merge."),
+]
 
 
 @command
@@ -49,6 +53,7 @@ def measure(
     data_dir: options.DataDir = None,
     check: Check = False,
     report: ReportFile = None,
+    save: SaveFile = None,
     as_json: options.Json = False,
 ) -> None:
     """Measure the trace of the Hessian and the minimum sharpness, with its certificate.
@@ -59,10 +64,14 @@ def measure(
     """
     if report is not None:
         check_writable(report, (".html", ".htm"))
+    if save is not None:
+        check_writable(save, (".json", ".safetensors"))
     task = prepare(
         model, data, weights, loss, curvature, parameters, samples=samples, batch_size=batch_size, data_dir=data_dir
     )
-    results = minima(task, [scope] if scope else list(options.Scope))
+    scopes = [scope] if scope else list(options.Scope)
+    measured = curvature_of(task, scopes)
+    results = [minimum_sharpness(task.network, measured, scope=str(s)) for s in scopes]  # type: ignore[arg-type]
     checks: dict[str, Verification] = {}
     if check or report is not None:
         checks = {r.scope: verify(task.network, task.data.batches, r, task.loss) for r in results}
@@ -72,16 +81,19 @@ def measure(
         _print(results, checks)
     if report is not None:
         _write(report, task, results, checks)
+    if save is not None:
+        measured.save(save)
+        note(f"wrote {save}")
     failed = [name for name, verification in checks.items() if not verification.holds]
     if failed:
         raise FailureError(f"the verification fails for scope {', '.join(failed)}")
 
 
-def minima(task: Task, scopes: Sequence[str]) -> list[MinimumSharpness]:
-    """The minimum sharpness in each scope, from curvature that is measured once."""
+def curvature_of(task: Task, scopes: Sequence[str]) -> Trace | Diagonal:
+    """What the minimum in each of the scopes is made of, measured once."""
     find: Any = hessian_diagonal if "neuron" in scopes else hessian_trace
-    measured = find(task.network, task.data.batches, task.loss, **task.options)
-    return [minimum_sharpness(task.network, measured, scope=str(scope)) for scope in scopes]  # type: ignore[arg-type]
+    measured: Trace | Diagonal = find(task.network, task.data.batches, task.loss, **task.options)
+    return measured
 
 
 def _document(task: Task, results: list[MinimumSharpness], checks: dict[str, Verification]) -> dict[str, Any]:

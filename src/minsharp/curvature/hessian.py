@@ -119,7 +119,7 @@ def _measure(
     exact = {name: curvature == "jacobian" or bool(known[name]) for name in names}
     if not total.weight:
         raise LossError(f"{loss.name} over this data weighs nothing: every target is ignored, or has weight zero")
-    return quantity.result(Measured(total, curvature, loss.name, loss.mean, exact, network.graph))
+    return quantity.result(Measured(total, curvature, loss.name, loss.mean, exact, network.graph, network.digests()))
 
 
 def _refuse_inexact(network: Network, names: list[str]) -> None:

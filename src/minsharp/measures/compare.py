@@ -22,6 +22,7 @@ from ..network.symmetry import Scope, tried_group
 from ..progress import bar
 from ..reference.objective import doubled
 from ..results.curvature import Diagonal, MatrixName
+from ..results.files import Saved
 from ..subject.batches import Data, batches, first_of, held
 from ..subject.model import copied
 from ..subject.modes import eval_mode, plain_mode
@@ -54,7 +55,7 @@ _COLUMNS = ("name", "value", "standard_error", "seconds", "drift", "invariance",
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Saved):
     """Every measure of one network, a row each; ``table["trace"]`` is one of them."""
 
     rows: tuple[Measurement, ...]
