@@ -7,7 +7,7 @@ laws that operations and losses obey in `minsharp.laws`.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import InputError, LossError, MinsharpError, NonFiniteError, NotExactError, ReadError
+from .errors import InputError, LossError, MinsharpError, NonFiniteError, NotExactError, RankError, ReadError
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .operations.teach import operation
     from .report.html import write_report
     from .results.curvature import Diagonal, Trace
+    from .results.reduce import all_reduce
+    from .subject.shards import shard
 
 __all__ = [
     "Diagonal",
@@ -37,9 +39,11 @@ __all__ = [
     "Network",
     "NonFiniteError",
     "NotExactError",
+    "RankError",
     "ReadError",
     "Symmetries",
     "Trace",
+    "all_reduce",
     "compare",
     "flattest",
     "fold_batchnorm",
@@ -57,6 +61,7 @@ __all__ = [
     "relative_minimum_sharpness",
     "relative_sensitivity",
     "rescale",
+    "shard",
     "symmetries",
     "verify",
     "write_report",
@@ -87,6 +92,8 @@ _LATER = {
     "network.symmetry": ("Symmetries", "symmetries"),
     "report.html": ("write_report",),
     "results.curvature": ("Diagonal", "Trace"),
+    "results.reduce": ("all_reduce",),
+    "subject.shards": ("shard",),
 }
 """Where each name is defined. Of those in `measures` some are not in ``__all__``: they answer here as before."""
 

@@ -28,3 +28,15 @@ class NotExactError(MinsharpError):
 
 class NonFiniteError(MinsharpError, ValueError):
     """A weight, an input or an activation is NaN or infinite."""
+
+
+class EmptyDataError(InputError):
+    """The data holds no sample."""
+
+
+class WeightlessError(LossError):
+    """Every target of the data is ignored, or has weight zero."""
+
+
+class RankError(MinsharpError):
+    """One of several processes that measure together failed or ended: every one of them is told."""

@@ -9,15 +9,17 @@ import torch
 import typer
 
 from ..curvature.hessian import hessian_diagonal, hessian_trace
+from ..errors import InputError
 from ..files import check_writable
 from ..measures.minimum import MinimumSharpness, minimum_sharpness
 from ..measures.robustness import NoiseRobustness, noise_robustness
 from ..measures.verify import Verification, verify
 from ..network.rescale import rescale
 from ..results.curvature import MATRICES, Diagonal, Trace
+from ..subject.shards import shard
 from ..text import count, number
 from ..text.terminal import rich_table
-from . import options
+from . import options, team
 from .output import FailureError, command, console, note, print_json
 from .sharpness import print_checks, summary
 from .task import Task, prepare
@@ -66,6 +68,8 @@ def measure(
         check_writable(report, (".html", ".htm"))
     if save is not None:
         check_writable(save, (".json", ".safetensors"))
+    if (check or report is not None) and team.launched():
+        raise InputError("--verify and --report run on one process: leave them out, or call minsharp without torchrun")
     task = prepare(
         model, data, weights, loss, curvature, parameters, samples=samples, batch_size=batch_size, data_dir=data_dir
     )
@@ -81,7 +85,7 @@ def measure(
         _print(results, checks)
     if report is not None:
         _write(report, task, results, checks)
-    if save is not None:
+    if save is not None and team.speaks():
         measured.save(save)
         note(f"wrote {save}")
     failed = [name for name, verification in checks.items() if not verification.holds]
@@ -92,7 +96,9 @@ def measure(
 def curvature_of(task: Task, scopes: Sequence[str]) -> Trace | Diagonal:
     """What the minimum in each of the scopes is made of, measured once."""
     find: Any = hessian_diagonal if "neuron" in scopes else hessian_trace
-    measured: Trace | Diagonal = find(task.network, task.data.batches, task.loss, **task.options)
+    group = team.group()
+    data = task.data.batches if group is None else shard(task.data.batches, group)
+    measured: Trace | Diagonal = find(task.network, data, task.loss, process_group=group, **task.options)
     return measured
 
 

@@ -1,14 +1,18 @@
 """The exact trace and diagonal of the Hessian."""
 
+from functools import partial
+from typing import Any
+
 from torch import nn
 
-from ..errors import InputError, LossError, NotExactError
+from ..errors import InputError, NotExactError, WeightlessError
 from ..losses import Centred, Criterion, as_loss
 from ..losses.axis import on_axis
 from ..network.network import Network
 from ..network.reader import read
 from ..progress import bar
 from ..results.curvature import MATRICES, Diagonal, MatrixName, Trace
+from ..results.reduce import together
 from ..subject.batches import Data, batches, count, first_of
 from ..subject.model import Pattern, counted
 from ..subject.modes import plain_mode
@@ -28,6 +32,7 @@ def hessian_trace(
     class_axis: int | None = None,
     memory: int | None = None,
     progress: bool = False,
+    process_group: Any = None,
 ) -> Trace:
     """Tr[H_P] for each parameter P: exact, label-free for cross-entropy, in K - 1 backward passes.
 
@@ -52,6 +57,8 @@ def hessian_trace(
             for language models, (n, positions, classes).
         memory: working memory in bytes; decides how many samples are taken at a time. Chosen for speed if not given.
         progress: show a progress bar.
+        process_group: processes that measure together (torch.distributed): each passes its own part of the data, as
+            `shard` makes it, and each returns the result for all of it.
 
     One layer with zero weights has p = 1/K everywhere, so Tr[H_W] = (1 - 1/K) ||x||^2 for a single sample:
 
@@ -61,7 +68,8 @@ def hessian_trace(
     >>> round(hessian_trace(model, torch.tensor([[1.0, 2.0, 2.0]])).total, 4)
     6.75
     """
-    return _measure(TRACE, model, data, loss, parameters, curvature, outputs, class_axis, memory, progress)
+    given = (model, data, loss, parameters, curvature, outputs, class_axis, memory, progress)
+    return together(partial(_measure, TRACE, *given), process_group, model)
 
 
 def hessian_diagonal(
@@ -75,6 +83,7 @@ def hessian_diagonal(
     class_axis: int | None = None,
     memory: int | None = None,
     progress: bool = False,
+    process_group: Any = None,
 ) -> Diagonal:
     """DIAG[H_P] for each parameter P, in float64: as `hessian_trace`, with squares summed entry by entry.
 
@@ -84,7 +93,8 @@ def hessian_diagonal(
     >>> hessian_diagonal(model, torch.tensor([[1.0, 2.0, 0.0]])).by_parameter["weight"][0]
     tensor([0.1875, 0.7500, 0.0000], dtype=torch.float64)
     """
-    return _measure(DIAGONAL, model, data, loss, parameters, curvature, outputs, class_axis, memory, progress)
+    given = (model, data, loss, parameters, curvature, outputs, class_axis, memory, progress)
+    return together(partial(_measure, DIAGONAL, *given), process_group, model)
 
 
 @plain_mode()
@@ -118,7 +128,7 @@ def _measure(
     known = network.exactness
     exact = {name: curvature == "jacobian" or bool(known[name]) for name in names}
     if not total.weight:
-        raise LossError(f"{loss.name} over this data weighs nothing: every target is ignored, or has weight zero")
+        raise WeightlessError(f"{loss.name} over this data weighs nothing: every target is ignored, or has weight zero")
     return quantity.result(Measured(total, curvature, loss.name, loss.mean, exact, network.graph, network.digests()))
 
 

@@ -156,7 +156,7 @@ def _digest(tensor: Tensor) -> str:
     """Sixteen hexadecimal digits."""
     held = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     digest = blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=8)
-    digest.update(memoryview(held))
+    digest.update(held.data)
     return digest.hexdigest()
 
 
