@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .measures.compare import compare
     from .measures.load import load
     from .measures.minimum import flattest, minimum_sharpness
+    from .measures.monitor import Monitor
     from .measures.registry import measure
     from .measures.relative import relative_minimum_sharpness, relative_sensitivity
     from .measures.robustness import noise_robustness
@@ -36,6 +37,7 @@ __all__ = [
     "InputError",
     "LossError",
     "MinsharpError",
+    "Monitor",
     "Network",
     "NonFiniteError",
     "NotExactError",
@@ -73,6 +75,7 @@ _LATER = {
     "measures.compare": ("Comparison", "compare"),
     "measures.load": ("load",),
     "measures.minimum": ("MinimumSharpness", "flattest", "minimum_sharpness"),
+    "measures.monitor": ("Monitor",),
     "measures.normalized": ("NormalizedSharpness", "normalized_sharpness"),
     "measures.registry": ("measure",),
     "measures.relative": (

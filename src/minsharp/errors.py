@@ -35,7 +35,10 @@ class EmptyDataError(InputError):
 
 
 class WeightlessError(LossError):
-    """Every target of the data is ignored, or has weight zero."""
+    """Every target of the data is ignored, or has weight zero: nothing by itself, but a part of more data may be so."""
+
+    result: object = None
+    """The sums over that part: zeros, and how many samples there were."""
 
 
 class RankError(MinsharpError):

@@ -127,9 +127,14 @@ def _measure(
         total = engine.run(stream, advance)
     known = network.exactness
     exact = {name: curvature == "jacobian" or bool(known[name]) for name in names}
+    result = quantity.result(Measured(total, curvature, loss.name, loss.mean, exact, network.graph, network.digests()))
     if not total.weight:
-        raise WeightlessError(f"{loss.name} over this data weighs nothing: every target is ignored, or has weight zero")
-    return quantity.result(Measured(total, curvature, loss.name, loss.mean, exact, network.graph, network.digests()))
+        error = WeightlessError(
+            f"{loss.name} over this data weighs nothing: every target is ignored, or has weight zero"
+        )
+        error.result = result
+        raise error
+    return result
 
 
 def _refuse_inexact(network: Network, names: list[str]) -> None:

@@ -61,11 +61,11 @@ def together(measure: Callable[[], Result], group: Any, model: object = None) ->
     except RankError:
         raise
     except (EmptyDataError, WeightlessError) as error:
-        mine, nothing = None, error
+        mine, nothing = getattr(error, "result", None), error
     except Exception as error:
         agreed(_failure(error, group), _first, group, error)
     total = agreed(_on_cpu(mine), _added, group)
-    if nothing is not None and total is None:
+    if nothing is not None and (total is None or not total.sum.weight):
         raise nothing
     return _like(total, mine)
 
