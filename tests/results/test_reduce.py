@@ -34,12 +34,8 @@ def _traces(rank: int, size: int) -> Any:
     uneven = ms.hessian_diagonal(model, X[cuts[rank] : cuts[rank + 1]], process_group=group)
     part = (X[:0], Y[:0]) if rank == size - 1 else (X[rank :: size - 1], Y[rank :: size - 1])
     empty = ms.hessian_trace(model, part, process_group=group)
-    ignored = (
-        (X[[3, 7, 8]], Y[[3, 7, 8]])
-        if rank == 0
-        else shard((X[[0, 1, 2, 4, 5, 6, 9, 10]],), rank=rank - 1, size=size - 1)
-    )
-    ignored = ignored if rank == 0 else [(x, Y[[0, 1, 2, 4, 5, 6, 9, 10]][rank - 1 :: size - 1]) for (x,) in ignored]
+    counted = torch.tensor([0, 1, 2, 4, 5, 6, 9, 10])[rank - 1 :: max(size - 1, 1)] if rank else torch.tensor([3, 7, 8])
+    ignored = X[counted], Y[counted]
     weightless = ms.hessian_trace(model, ignored, process_group=group)
     by_hand = ms.all_reduce(ms.hessian_trace(model, X[rank::size]))
     sharpness = ms.minimum_sharpness(model, even).value

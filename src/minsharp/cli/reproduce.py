@@ -144,6 +144,26 @@ def approximations(
     _run(module.APPROXIMATIONS, plan, place, data, data_dir, _where(executor, address, workers), force)
 
 
+@app.command()
+def stability(
+    rates: Annotated[str, typer.Option(help="Learning rates, with commas between them.")] = "0.5,1",
+    steps: Annotated[int, typer.Option(help="Steps of gradient descent.", min=1)] = 2000,
+    seeds: Seeds = "1",
+    out: Out = None,
+    workers: Workers = None,
+    executor: ExecutorOption = ExecutorName.LOCAL,
+    address: Address = None,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Sharpness over training: the top eigenvalue against 2/lr, the edge of stability, and minimum sharpness."""
+    from ..experiments import stability as module
+
+    plan = module.plan(rates=_numbers(rates, float, "--rates"), seeds=_seeds(seeds, 1), steps=steps, device=device)
+    place = out or Path("results") / "stability"
+    _run(module.STABILITY, plan, place, "digits", None, _where(executor, address, workers), force)
+
+
 @app.command(name="run")
 def run_any(
     name: Annotated[str, typer.Argument(help="package.module:OBJECT, an experiment of your own, or one of these.")],

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,12 @@ class Shard:
             start = (self.rank - seen) % self.size
             seen += len(batch)
             if start < len(batch):
-                yield pytree.tree_map_only(torch.Tensor, lambda t, i=start: t[i :: self.size], batch.given)
+                mine = slice(start, None, self.size)
+                yield pytree.tree_map_only(torch.Tensor, partial(_rows, rows=mine), batch.given)
+
+
+def _rows(tensor: torch.Tensor, rows: slice) -> torch.Tensor:
+    return tensor[rows]
 
 
 def shard(data: Data, group: Any = None, *, rank: int | None = None, size: int | None = None) -> Shard:
