@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import minsharp as ms
+from minsharp.cli.main import run as cli
 from minsharp.experiments import Plan, run
 from tests.integrations.sweep import SWEEP, plan
 
@@ -68,7 +69,8 @@ def test_the_two_continue_each_other(tmp_path: Path) -> None:
     with pytest.raises(ms.MinsharpError, match="width-3_seed-99: ZeroDivisionError: seed 99"):
         run(SWEEP, bad, tmp_path / "mixed", executor=Ray())
     assert not ray.is_initialized()
-    run(SWEEP, all_cells, tmp_path / "mixed", executor=Ray())
+    given = ["--set", "seeds=2", "--executor", "ray", "--out", str(tmp_path / "mixed")]
+    assert cli(["reproduce", "run", "tests.integrations.sweep:SWEEP", *given]) == 0
     run(SWEEP, all_cells, tmp_path / "local", workers=1)
     assert _table(tmp_path / "mixed") == _table(tmp_path / "local")
 

@@ -100,9 +100,9 @@ def figures(results: Results) -> Iterator[tuple[str, Any]]:
 def command(results: Results) -> str:
     """The command that makes these results."""
     settings = results.settings or {}
-    rates = unless_default(sorted({row["lr"] for row in results.rows}), RATES, "--rates")
+    rates = ",".join(f"{rate:g}" for rate in sorted({row["lr"] for row in results.rows}))
     steps = unless_default([settings["steps"]], [STEPS], "--steps")
-    return " ".join(["minsharp reproduce stability", *rates, *steps, *seeds_option(results.seeds, 1)])
+    return " ".join([f"minsharp reproduce stability --rates {rates}", *steps, *seeds_option(results.seeds, 1)])
 
 
 STABILITY = register(
