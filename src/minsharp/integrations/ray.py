@@ -5,6 +5,7 @@ share a disk. A cell whose worker or machine is lost runs again elsewhere.
 """
 
 import os
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -56,6 +57,7 @@ class Ray(Executor):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         here: dict[str, Any] = {"include_dashboard": False} if self.address is None else {}
         try:
+            _knock(self.address)
             self.ray.init(address=self.address, log_to_driver=False, **here)
         except Exception as error:
             what = "cannot be started here" if self.address is None else f"is not to be reached at '{self.address}'"
@@ -76,6 +78,13 @@ class Ray(Executor):
             raise MinsharpError(trouble)
         found: list[dict[str, Any]] = rows
         return found
+
+
+def _knock(address: str | None) -> None:
+    """Raise at once where nobody listens at host:port: Ray itself would try for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _rows(job: Job, cell: Configuration) -> tuple[list[dict[str, Any]], str]:
