@@ -32,8 +32,11 @@ PROCESSES = (1, 2, 10, 100, 1000)
 
 def main() -> None:
     """Measure, print, write."""
-    text = "\n\n".join([_overhead(), _memory(), _strong()])
-    print(text)
+    found = []
+    for part in (_overhead, _memory, _strong):
+        found.append(part())
+        print(f"{found[-1]}\n", flush=True)
+    text = "\n\n".join(found)
     head, rest = PAGE.read_text().split(BEGIN)
     write_text(PAGE, f"{head}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}")
 

@@ -69,7 +69,7 @@ def hessian_trace(
     6.75
     """
     given = (model, data, loss, parameters, curvature, outputs, class_axis, memory, progress)
-    return together(partial(_measure, TRACE, *given), process_group, model)
+    return together(partial(_measure, TRACE, *given), process_group, model, data)
 
 
 def hessian_diagonal(
@@ -94,7 +94,7 @@ def hessian_diagonal(
     tensor([0.1875, 0.7500, 0.0000], dtype=torch.float64)
     """
     given = (model, data, loss, parameters, curvature, outputs, class_axis, memory, progress)
-    return together(partial(_measure, DIAGONAL, *given), process_group, model)
+    return together(partial(_measure, DIAGONAL, *given), process_group, model, data)
 
 
 @plain_mode()

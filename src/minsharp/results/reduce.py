@@ -16,7 +16,7 @@ from torch import nn
 
 from ..errors import EmptyDataError, InputError, RankError, WeightlessError
 from ..subject.model import unwrapped
-from ..subject.shards import placed
+from ..subject.shards import placed, refuse_repeated
 from .curvature import Diagonal, Trace
 
 Result = TypeVar("Result")
@@ -49,13 +49,14 @@ def all_reduce(result: Result, group: Any = None) -> Result:
     return together(lambda: result, dist.group.WORLD if group is None else group)
 
 
-def together(measure: Callable[[], Result], group: Any, model: object = None) -> Result:
+def together(measure: Callable[[], Result], group: Any, model: object = None, data: object = None) -> Result:
     """What every process of a group measures, added up; without a group, what this one does."""
     if group is None:
         return measure()
     nothing: Exception | None = None
     mine: Any
     try:
+        refuse_repeated(data)
         with _buffers_of_the_first(model, group):
             mine = measure()
     except RankError:

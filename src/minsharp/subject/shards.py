@@ -58,6 +58,19 @@ def shard(data: Data, group: Any = None, *, rank: int | None = None, size: int |
     return Shard(data, rank, size)
 
 
+def refuse_repeated(data: object) -> None:
+    """Refuse a loader whose sampler gives some samples twice, so that all parts are of one length."""
+    sampler = getattr(data, "sampler", None)
+    if not isinstance(sampler, DistributedSampler):
+        return
+    count, parts = len(sampler.dataset), sampler.num_replicas  # type: ignore[arg-type]
+    if count % parts and not sampler.drop_last:
+        raise InputError(
+            f"the loader's DistributedSampler repeats samples to make {parts} even parts of {count}, and they would "
+            "count twice: pass shard(loader) of a plain loader"
+        )
+
+
 def placed(group: Any) -> tuple[int, int]:
     """The rank of this process in a group, or in all of them, and how many there are."""
     import torch.distributed as dist
