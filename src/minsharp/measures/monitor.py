@@ -42,7 +42,8 @@ class Monitor:
         measures: names of registered measures.
         every: measure only at steps that this divides.
         budget: the share of the time since the monitor was made that measuring may take, as 0.05: it waits until the
-            next measurement, if it takes as long as the last, stays within. The first one is made at once.
+            next measurement, if it takes as long as the last, stays within. The first one is made at once; what only
+            happens once, reading above all, is done when the monitor is made.
         curvature, outputs, class_axis: as for `hessian_trace`, which takes all further options.
 
     >>> import torch
@@ -83,6 +84,8 @@ class Monitor:
         self._network = self._read()
         self._history: dict[str, array[float]] = {"step": array("d")}
         self._calls, self._spent, self._last = 0, 0.0, 0.0
+        if budget is not None:
+            self._values()  # what only the first measurement does is done before the clock runs
         self._start = perf_counter()
 
     def __call__(self, step: int | None = None) -> dict[str, float]:
@@ -98,7 +101,6 @@ class Monitor:
             return True
         return self._spent + self._last <= self._budget * (perf_counter() - self._start)
 
-    @plain_mode()
     def measure(self, step: int) -> dict[str, float]:
         """The numbers of this step, whatever time it is."""
         start = perf_counter()
@@ -121,6 +123,7 @@ class Monitor:
         first, _ = first_of(batches(self._probe))
         return read(module, first.inputs, **self._reading)
 
+    @plain_mode()
     def _values(self) -> dict[str, float]:
         now = list(unwrapped(self.model).named_modules(remove_duplicate=False))
         if [(path, id(part)) for path, part in now] != [(path, id(part)) for path, part in self._parts]:
