@@ -7,14 +7,16 @@ laws that operations and losses obey in `minsharp.laws`.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import InputError, LossError, MinsharpError, NonFiniteError, NotExactError, ReadError
+from .errors import InputError, LossError, MinsharpError, NonFiniteError, NotExactError, RankError, ReadError
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from . import laws, losses, measures
     from .curvature.hessian import hessian_diagonal, hessian_trace
     from .measures.compare import compare
+    from .measures.load import load
     from .measures.minimum import flattest, minimum_sharpness
+    from .measures.monitor import Monitor
     from .measures.registry import measure
     from .measures.relative import relative_minimum_sharpness, relative_sensitivity
     from .measures.robustness import noise_robustness
@@ -27,24 +29,30 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .operations.teach import operation
     from .report.html import write_report
     from .results.curvature import Diagonal, Trace
+    from .results.reduce import all_reduce
+    from .subject.shards import shard
 
 __all__ = [
     "Diagonal",
     "InputError",
     "LossError",
     "MinsharpError",
+    "Monitor",
     "Network",
     "NonFiniteError",
     "NotExactError",
+    "RankError",
     "ReadError",
     "Symmetries",
     "Trace",
+    "all_reduce",
     "compare",
     "flattest",
     "fold_batchnorm",
     "hessian_diagonal",
     "hessian_trace",
     "laws",
+    "load",
     "losses",
     "measure",
     "measures",
@@ -55,6 +63,7 @@ __all__ = [
     "relative_minimum_sharpness",
     "relative_sensitivity",
     "rescale",
+    "shard",
     "symmetries",
     "verify",
     "write_report",
@@ -64,7 +73,9 @@ _PACKAGES = ("laws", "losses", "measures")
 _LATER = {
     "curvature.hessian": ("hessian_diagonal", "hessian_trace"),
     "measures.compare": ("Comparison", "compare"),
+    "measures.load": ("load",),
     "measures.minimum": ("MinimumSharpness", "flattest", "minimum_sharpness"),
+    "measures.monitor": ("Monitor",),
     "measures.normalized": ("NormalizedSharpness", "normalized_sharpness"),
     "measures.registry": ("measure",),
     "measures.relative": (
@@ -84,6 +95,8 @@ _LATER = {
     "network.symmetry": ("Symmetries", "symmetries"),
     "report.html": ("write_report",),
     "results.curvature": ("Diagonal", "Trace"),
+    "results.reduce": ("all_reduce",),
+    "subject.shards": ("shard",),
 }
 """Where each name is defined. Of those in `measures` some are not in ``__all__``: they answer here as before."""
 

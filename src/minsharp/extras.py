@@ -6,11 +6,9 @@ from typing import Any
 from .errors import InputError
 
 _PACKAGES = {"sklearn": "scikit-learn", "PIL": "Pillow"}
-_EXTRAS = {"PIL": "images"}
-"""Which extra brings a package, where it is not the experiments'."""
 
 
-def required(module: str, what: str) -> Any:
+def required(module: str, what: str, extra: str = "experiments") -> Any:
     """A module of an optional package; where it is missing, an error that says how to get it.
 
     >>> required("json.decoder", "reading").__name__
@@ -21,5 +19,4 @@ def required(module: str, what: str) -> Any:
     except ImportError as error:
         root = module.partition(".")[0]
         name = _PACKAGES.get(root, root)
-        extra = _EXTRAS.get(root, "experiments")
         raise InputError(f"{what} needs {name}: pip install 'minsharp[{extra}]' ({error})") from None

@@ -74,8 +74,9 @@ def test_errors_are_as_large_as_they_say(case: str) -> None:
     read = ms.read(model, x)
     exact = ms.hessian_trace(read, x, **options)
     found = [ms.hessian_trace(read, x, tolerance=0.02, seed=seed, **options) for seed in range(RUNS)]
-    assert all(0 < r.standard_error <= 1.2 * 0.02 * exact.total for r in found)
-    z = [(r.total - exact.total) / r.standard_error for r in found]
+    assert all(0 <= r.standard_error <= 1.2 * 0.02 * exact.total for r in found)
+    z = [(r.total - exact.total) / r.standard_error for r in found if r.standard_error]  # zero: all columns were less
+    assert len(z) > RUNS / 2
     assert abs(fmean(z)) < 4 / sqrt(RUNS)
     assert 1 / 1.6 < stdev(z) < 1.6
     for name, value in exact.by_parameter.items():

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..curvature.hessian import hessian_diagonal, hessian_trace
+from ..errors import InputError
 from ..files import check_writable
 from ..measures.minimum import MinimumSharpness, minimum_sharpness
 from ..measures.robustness import NoiseRobustness, noise_robustness
@@ -15,10 +16,11 @@ from ..measures.verify import Verification, verify
 from ..network.network import Network
 from ..network.reader import read
 from ..network.rescale import rescale
-from ..results.curvature import MATRICES
+from ..results.curvature import MATRICES, Diagonal, Trace
+from ..subject.shards import shard
 from ..text import count, number
 from ..text.terminal import rich_table
-from . import options
+from . import options, team
 from .factories import ModelChoice
 from .output import FailureError, command, console, note, print_json
 from .sharpness import print_checks, summary
@@ -35,6 +37,10 @@ ScopeOption = Annotated[
 Check = Annotated[bool, typer.Option("--verify", help="Measure every claim afresh; exit with 1 if one does not hold.")]
 ReportFile = Annotated[
     Path | None, typer.Option("--report", metavar="FILE.html", help="Also write a report, with the verification.")
+]
+SaveFile = Annotated[
+    Path | None,
+    typer.Option("--save", metavar="FILE", help="Also keep the curvature: .json or .safetensors, for minsharp merge."),
 ]
 
 
@@ -57,6 +63,7 @@ def measure(
     data_dir: options.DataDir = None,
     check: Check = False,
     report: ReportFile = None,
+    save: SaveFile = None,
     as_json: options.Json = False,
 ) -> None:
     """Measure the trace of the Hessian and the minimum sharpness, with its certificate.
@@ -70,10 +77,16 @@ def measure(
     """
     if report is not None:
         check_writable(report, (".html", ".htm"))
+    if save is not None:
+        check_writable(save, (".json", ".safetensors"))
+    if (check or report is not None) and team.launched():
+        raise InputError("--verify and --report run on one process: leave them out, or call minsharp without torchrun")
     choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
     task = prepare(choice, source, loss, curvature, parameters)
-    results = minima(task, [scope] if scope else list(options.Scope))
+    scopes = [scope] if scope else list(options.Scope)
+    measured = curvature_of(task, scopes)
+    results = [minimum_sharpness(task.network, measured, scope=str(s)) for s in scopes]  # type: ignore[arg-type]
     checks: dict[str, Verification] = {}
     if check or report is not None:
         checks = {r.scope: verify(task.network, task.data.batches, r, task.loss) for r in results}
@@ -83,16 +96,21 @@ def measure(
         _print(results, checks)
     if report is not None:
         _write(report, task, results, checks)
+    if save is not None and team.speaks():
+        measured.save(save)
+        note(f"wrote {save}")
     failed = [name for name, verification in checks.items() if not verification.holds]
     if failed:
         raise FailureError(f"the verification fails for scope {', '.join(failed)}")
 
 
-def minima(task: Task, scopes: Sequence[str]) -> list[MinimumSharpness]:
-    """The minimum sharpness in each scope, from curvature that is measured once."""
+def curvature_of(task: Task, scopes: Sequence[str]) -> Trace | Diagonal:
+    """What the minimum in each of the scopes is made of, measured once."""
     find: Any = hessian_diagonal if "neuron" in scopes else hessian_trace
-    measured = find(task.network, task.data.batches, task.loss, **task.options)
-    return [minimum_sharpness(task.network, measured, scope=str(scope)) for scope in scopes]  # type: ignore[arg-type]
+    group = team.group()
+    data = task.data.batches if group is None else shard(task.data.batches, group)
+    measured: Trace | Diagonal = find(task.network, data, task.loss, process_group=group, **task.options)
+    return measured
 
 
 def _document(task: Task, results: list[MinimumSharpness], checks: dict[str, Verification]) -> dict[str, Any]:

@@ -30,6 +30,13 @@ class Curvature(StrEnum):
     GGN = "ggn"
 
 
+class ExecutorName(StrEnum):
+    """What runs the cells of an experiment."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
 def _models(incomplete: str) -> list[str]:
     """Files that a model may be in, for the shell's completion."""
     return _files(incomplete, (".pt2",))
@@ -173,6 +180,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and no
 
 Out = Annotated[Path | None, typer.Option(help="Folder for the results. (default: results/ and what is run)")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes. (default: one per core)", min=1)]
+ExecutorOption = Annotated[ExecutorName, typer.Option("--executor", help="Processes of this machine, or tasks of Ray.")]
+Address = Annotated[
+    str | None, typer.Option(help="The Ray cluster, as in ray://host:10001 or auto. (default: one is started here)")
+]
 Force = Annotated[bool, typer.Option("--force", help="Throw away what the folder holds, and run everything.")]
 Seeds = Annotated[str | None, typer.Option(help="How many seeds, or which: '10', '3-5', '1,3,5'.")]
 Device = Annotated[str, typer.Option(help="A torch device.")]

@@ -44,6 +44,10 @@ class Activations(Network):
         held = self._original.state()
         return {**held, **self._zeros(held)}
 
+    def digests(self) -> dict[str, str]:
+        """Digests of the weights that the layers have."""
+        return self._original.digests()
+
     @property
     def _original(self) -> Network:
         assert self.original is not None

@@ -22,6 +22,7 @@ from .engine import Engine, Work
 from .head import LastLayer
 from .plan import Group, Plan, plan
 from .quantities import TRACE, Quantity
+from .signs import generator_for
 from .smooth import Rest, covariance
 from .spread import Spread, Watched
 
@@ -115,7 +116,8 @@ class Estimator:
         self.watched = Watched(quantity)
         self.engine = Engine(network, parameters, loss, self.watched, memory, together=_TOGETHER)
         self.loss, self.tolerance = loss, tolerance
-        self.generator = torch.Generator().manual_seed(seed)
+        self.seed, self.blocks = seed, 0
+        self.generator = torch.Generator()  # that of the block
         self._variance, self._units = 0.0, 0.0  # seen, and planned: their ratio is kappa
         self._traces, self._energy = 0.0, 0.0  # likewise: trace per unit of output curvature
 
@@ -135,6 +137,8 @@ class Estimator:
     def _add(self, batch: Batch, so_far: "_SoFar", ahead: float) -> None:
         """Estimate the sums of a block, and add them; half of the variance is for what Gauss-Newton leaves out."""
         block = self._start(batch)
+        self.generator = generator_for(batch, self.seed, self.blocks)
+        self.blocks += 1
         rest = None if self.rest is None else self.rest.first(batch)
         known = block.trace + (0.0 if rest is None else rest.total)
         found = self._estimated(block, known, so_far, ahead)

@@ -1,16 +1,18 @@
 """The exact trace and diagonal of the Hessian."""
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from torch import nn
 
-from ..errors import InputError, LossError, NotExactError
+from ..errors import InputError, NotExactError, WeightlessError
 from ..losses import Centred, Criterion, as_loss
 from ..losses.axis import on_axis
 from ..network.network import Network
 from ..network.reader import read
 from ..progress import bar
 from ..results.curvature import MATRICES, Diagonal, MatrixName, Trace
+from ..results.reduce import together
 from ..subject.batches import Data, batches, count, first_of
 from ..subject.model import Pattern, counted
 from ..subject.modes import plain_mode
@@ -38,6 +40,7 @@ def hessian_trace(
     seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
+    process_group: Any = None,
 ) -> Trace:
     """Tr[H_P] for each parameter P: exact, label-free for cross-entropy, in K - 1 backward passes.
 
@@ -70,6 +73,8 @@ def hessian_trace(
         seed: of those signs.
         memory: working memory in bytes; decides how many samples are taken at a time. Chosen for speed if not given.
         progress: show a progress bar.
+        process_group: processes that measure together (torch.distributed): each passes its own part of the data, as
+            `shard` makes it, and each returns the result for all of it.
 
     One layer with zero weights has p = 1/K everywhere, so Tr[H_W] = (1 - 1/K) ||x||^2 for a single sample:
 
@@ -79,9 +84,8 @@ def hessian_trace(
     >>> round(hessian_trace(model, torch.tensor([[1.0, 2.0, 2.0]])).total, 4)
     6.75
     """
-    return _measure(
-        TRACE, model, data, loss, parameters, curvature, of, outputs, class_axis, tolerance, seed, memory, progress
-    )
+    chosen = _Choice(parameters, curvature, of, outputs, class_axis, tolerance, seed, memory, progress)
+    return together(lambda: _measure(TRACE, model, data, loss, chosen), process_group, model, data)
 
 
 def hessian_diagonal(
@@ -98,6 +102,7 @@ def hessian_diagonal(
     seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
+    process_group: Any = None,
 ) -> Diagonal:
     """DIAG[H_P] for each parameter P, in float64: as `hessian_trace`, with squares summed entry by entry.
 
@@ -107,57 +112,75 @@ def hessian_diagonal(
     >>> hessian_diagonal(model, torch.tensor([[1.0, 2.0, 0.0]])).by_parameter["weight"][0]
     tensor([0.1875, 0.7500, 0.0000], dtype=torch.float64)
     """
-    return _measure(
-        DIAGONAL, model, data, loss, parameters, curvature, of, outputs, class_axis, tolerance, seed, memory, progress
-    )
+    chosen = _Choice(parameters, curvature, of, outputs, class_axis, tolerance, seed, memory, progress)
+    return together(lambda: _measure(DIAGONAL, model, data, loss, chosen), process_group, model, data)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What a caller asks for beside model, data and loss, as far as it can be checked without them."""
+
+    parameters: Pattern
+    curvature: MatrixName
+    of: Of
+    outputs: Pick
+    class_axis: int | None
+    tolerance: float
+    seed: int
+    memory: int | None
+    progress: bool
+
+    def check(self) -> None:
+        """Refuse what nothing can be measured with."""
+        if self.curvature not in MATRICES:
+            raise InputError(f"curvature={self.curvature!r}: expected one of {', '.join(map(repr, MATRICES))}")
+        if self.of not in ("parameters", "activations"):
+            raise InputError(f"of={self.of!r}: expected 'parameters' or 'activations'")
+        if self.memory is not None and (not isinstance(self.memory, int) or self.memory <= 0):
+            raise InputError(f"memory={self.memory!r}: expected a number of bytes, as in memory=2**30")
+        check_tolerance(self.tolerance)
 
 
 @plain_mode()
 def _measure(
-    quantity: Quantity[Result],
-    model: nn.Module | Network,
-    data: Data,
-    criterion: Criterion | None,
-    parameters: Pattern,
-    curvature: MatrixName,
-    of: Of,
-    outputs: Pick,
-    class_axis: int | None,
-    tolerance: float,
-    seed: int,
-    memory: int | None,
-    progress: bool,
+    quantity: Quantity[Result], model: nn.Module | Network, data: Data, criterion: Criterion | None, chosen: _Choice
 ) -> Result:
-    if curvature not in MATRICES:
-        raise InputError(f"curvature={curvature!r}: expected one of {', '.join(map(repr, MATRICES))}")
-    if of not in ("parameters", "activations"):
-        raise InputError(f"of={of!r}: expected 'parameters' or 'activations'")
-    if memory is not None and (not isinstance(memory, int) or memory <= 0):
-        raise InputError(f"memory={memory!r}: expected a number of bytes, as in memory=2**30")
-    check_tolerance(tolerance)
-    loss = Centred() if curvature == "jacobian" else as_loss(criterion)
+    chosen.check()
+    loss = Centred() if chosen.curvature == "jacobian" else as_loss(criterion)
     first, stream = first_of(batches(data))
-    network = read(model, first.inputs, outputs=outputs, class_axis=class_axis)
+    network = read(model, first.inputs, outputs=chosen.outputs, class_axis=chosen.class_axis)
     shape = network.graph.values[network.graph.output].shape
     loss = on_axis(loss, shape, first.targets, network.class_axis)
-    if of == "activations":
+    weights = network.digests()
+    if chosen.of == "activations":
         network = activations(network)
-    names = counted(network.parameters, parameters)
+    names = counted(network.parameters, chosen.parameters)
     known = network.exactness
-    bent = curvature == "hessian" and not all(known[name] for name in names)
-    if bent and not tolerance:
+    bent = chosen.curvature == "hessian" and not all(known[name] for name in names)
+    if bent and not chosen.tolerance:
         _refuse_inexact(network, names)
-    size = count(data) if progress or tolerance else None
-    with bar("samples", size, progress) as advance:
-        if tolerance:
-            rest = Rest(network, names, loss, quantity, seed) if bent else None
-            total = Estimator(network, names, loss, quantity, tolerance, seed, memory, rest).run(stream, size, advance)
+    rest = Rest(network, names, loss, quantity, chosen.seed) if bent else None
+    size = count(data) if chosen.progress or chosen.tolerance else None
+    with bar("samples", size, chosen.progress) as advance:
+        if chosen.tolerance:
+            estimator = Estimator(network, names, loss, quantity, chosen.tolerance, chosen.seed, chosen.memory, rest)
+            total = estimator.run(stream, size, advance)
         else:
-            total = Engine(network, names, loss, quantity, memory).run(stream, advance)
-    exact = {name: curvature == "jacobian" or bool(known[name]) for name in names}
-    if not total.weight:
-        raise LossError(f"{loss.name} over this data weighs nothing: every target is ignored, or has weight zero")
-    return quantity.result(Measured(total, curvature, loss.name, loss.mean, exact, network.graph))
+            total = Engine(network, names, loss, quantity, chosen.memory).run(stream, advance)
+    exact = {name: chosen.curvature == "jacobian" or bool(known[name]) for name in names}
+    facts = Measured(total, chosen.curvature, loss.name, loss.mean, exact, network.graph, weights)
+    return _weighed(quantity.result(facts), facts)
+
+
+def _weighed(result: Result, facts: Measured) -> Result:
+    """A result over data that weighs something; otherwise an error that carries it, for those who add results up."""
+    if not facts.sum.weight:
+        error = WeightlessError(
+            f"{facts.loss} over this data weighs nothing: every target is ignored, or has weight zero"
+        )
+        error.result = result
+        raise error
+    return result
 
 
 def check_tolerance(tolerance: float) -> None:

@@ -29,6 +29,7 @@ class Measured(NamedTuple):
     mean: bool
     exact: Mapping[str, bool]
     graph: Graph
+    weights: Mapping[str, str]
 
 
 class Leaf(NamedTuple):

@@ -28,10 +28,9 @@ from ..operations import row
 from ..rules.contraction import Use, widest
 from ..rules.pullback import wide
 from ..subject.batches import Batch
-from ..subject.inputs import tensors_of
 from ..subject.modes import plain_mode
 from .schedule import Schedule, Site, Step
-from .signs import Place, Share, places, signs, takes_signs
+from .signs import Place, Share, generator_for, places, signs, takes_signs
 from .twice import twice_differentiable, twice_refused
 
 WORKING_SET = 64 << 20
@@ -179,7 +178,7 @@ class RestProbes:
 
     def _add_chunk(self, chunk: Batch) -> None:
         """Add what the probes of some samples come to, and the variance of their mean."""
-        generator = self._generator(chunk)
+        generator = generator_for(chunk, self.seed, self._chunks)
         way = self._forward(chunk)
         found = [self._probe(way, generator, chunk) for _ in range(self.probes)]
         for name in self.inexact:
@@ -215,11 +214,6 @@ class RestProbes:
         tracked = torch.tensor([float(widest(product).sum()) for product in products], dtype=torch.float64)
         own = torch.stack(by_sample).cpu() if by_sample else torch.zeros(0, 1, dtype=torch.float64)
         return _Probe(sums, own, tracked)
-
-    def _generator(self, chunk: Batch) -> torch.Generator:
-        """Of the signs of some samples: other samples have others, also under the same seed."""
-        marks = [_fingerprint(tensor) for given in chunk.given for tensor in tensors_of(given)]
-        return torch.Generator().manual_seed(hash((self.seed, self._chunks, *marks)) & (2**63 - 1))
 
     def _forward(self, chunk: Batch) -> "_Way":
         """Run the network, with a zero added wherever signs go in, and d<a, o> in these zeros and the parameters."""
@@ -352,9 +346,3 @@ def _variances(found: Tensor) -> Tensor:
 
 def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) else value
-
-
-def _fingerprint(tensor: Tensor) -> int:
-    """A whole number that other samples have another of."""
-    numbers = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).long()
-    return int((numbers * torch.arange(1, len(numbers) + 1).mul_(0x9E3779B97F4A7C1)).sum())

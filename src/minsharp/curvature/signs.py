@@ -12,6 +12,7 @@ as noise: signs for the parameters themselves would see both.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 import torch
@@ -19,12 +20,25 @@ from torch import Tensor
 
 from ..rules.contraction import Contraction, Elementwise, Outer, Use, widest
 from ..rules.pullback import wide
+from ..subject.batches import Batch
+from ..subject.inputs import tensors_of
 
 
 def signs(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
     """Random signs in the type of a tensor and on its device, the same on every device."""
     drawn = torch.empty(shape, dtype=torch.int8).random_(0, 2, generator=generator)
     return drawn.mul_(2).sub_(1).to(like)
+
+
+def generator_for(batch: Batch, seed: int, turn: int) -> torch.Generator:
+    """The source of the signs of some samples: other samples have others, also under the same seed.
+
+    So results for parts of the data have independent errors, whoever measures them, and may be added up.
+    """
+    digest = blake2b(f"{seed} {turn}".encode(), digest_size=8)
+    for tensor in (tensor for given in batch.given for tensor in tensors_of(given)):
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return torch.Generator().manual_seed(int.from_bytes(digest.digest()) >> 1)
 
 
 class Share(NamedTuple):

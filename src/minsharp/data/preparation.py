@@ -116,7 +116,7 @@ class Preparation:
 
 
 def _resampling(name: str) -> Any:
-    return getattr(required("PIL.Image", "resizing images").Resampling, name.upper())
+    return getattr(required("PIL.Image", "resizing images", "images").Resampling, name.upper())
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:

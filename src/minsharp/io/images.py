@@ -17,7 +17,7 @@ MOST_PIXELS = 1 << 26
 
 def decoded(path: Path, mode: str) -> Any:
     """The image in a file as Pillow has it, in the mode "RGB" or "L"; an error names a file that is none."""
-    library = required("PIL.Image", "reading images")
+    library = required("PIL.Image", "reading images", "images")
     if not is_file(path):
         raise InputError(f"there is no file '{path}'")
     with reading(path, "image", broken=(Exception,)), warnings.catch_warnings():

@@ -4,7 +4,7 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from torch import Tensor, nn
 
@@ -42,7 +42,25 @@ def safetensors_of(path: Path) -> dict[str, Tensor]:
         (size,) = struct.unpack("<Q", file.read(8))
         if size > min(_NAMES, os.fstat(file.fileno()).st_size):
             raise ValueError(f"its header announces {size:,} bytes")
-        return load_file(path if _is_text(path) else f"/dev/fd/{file.fileno()}")
+        return load_file(_named(path, file))
+
+
+def metadata_of(path: Path) -> dict[str, str]:
+    """The text that a `.safetensors` file carries beside its tensors; `safetensors_of` has looked at its size."""
+    from safetensors import SafetensorError, safe_open
+
+    broken: tuple[type[Exception], ...] = (SafetensorError, *BROKEN)
+    with (
+        reading(path, ".safetensors file", broken),
+        path.open("rb") as file,
+        safe_open(_named(path, file), "pt") as held,
+    ):
+        return held.metadata() or {}
+
+
+def _named(path: Path, file: BinaryIO) -> Path | str:
+    """A name for an open file that safetensors takes."""
+    return path if _is_text(path) else f"/dev/fd/{file.fileno()}"
 
 
 def _is_text(path: Path) -> bool:

@@ -26,6 +26,7 @@ from ..network.network import Network
 from ..network.rescale import rescale
 from ..network.symmetry import Scales, Scope, Symmetries, tried_group
 from ..results.curvature import MATRICES, Diagonal, MatrixName, Trace
+from ..results.files import Saved
 from ..solve.status import Status, StatusText
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
@@ -37,7 +38,7 @@ Curvature = Trace | Diagonal
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class MinimumSharpness(Frozen):
+class MinimumSharpness(Frozen, Saved):
     """The minimum, a certified lower bound, and the rescaling that attains it.
 
     ``by_parameter`` holds each parameter's trace in the rescaled network; ``scales`` goes into `minsharp.rescale`.
@@ -91,6 +92,19 @@ class MinimumSharpness(Frozen):
             "pinned": dict(self.pinned),
             "exact": dict(self.exact),
         }
+
+    def check_whole(self) -> None:
+        """The scales can be made, and speak of the parameters that were measured."""
+        group = self.symmetries
+        entries = sum(e.plus.numel() + e.minus.numel() for e in group.exponents.values())
+        if not group.nodes.count <= entries or self.z.shape != (group.dimension,):
+            raise ValueError(f"its group of {group.dimension} numbers does not fit the {self.z.numel()} that it holds")
+        if not set(self.by_parameter) == set(self.before) == set(self.exact) <= set(group.exponents):
+            raise ValueError("its fields speak of different parameters")
+        try:
+            repr(self)
+        except (RuntimeError, IndexError) as error:
+            raise ValueError(f"its scales cannot be made: {error}") from None
 
     def _rows(self) -> list[tuple[str, ...]]:
         scales = self.scales

@@ -20,6 +20,7 @@ from ..losses import Criterion
 from ..network.network import Network
 from ..network.symmetry import Scales, Scope
 from ..results.curvature import Diagonal, Trace
+from ..results.files import Saved
 from ..solve.status import StatusText
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
@@ -32,13 +33,17 @@ SensitivityScope = Literal["tensor", "element"]
 
 
 @dataclass(frozen=True, repr=False)
-class RelativeMinimumSharpness:
+class RelativeMinimumSharpness(Saved):
     """The minimum over rescalings of E||dc/dP||^2, summed over parameters, over E||c||^2 (``energy``)."""
 
     value: float
     lower_bound: float
     energy: float
     minimum: MinimumSharpness = field(repr=False)
+
+    def check_whole(self) -> None:
+        """As the minimum is."""
+        self.minimum.check_whole()
 
     @property
     def status(self) -> StatusText:
@@ -67,7 +72,7 @@ class RelativeMinimumSharpness:
 
 
 @dataclass(frozen=True, repr=False)
-class RelativeSensitivity(Frozen):
+class RelativeSensitivity(Frozen, Saved):
     """The squared relative change of the outputs under noise as large as the weights, and each parameter's part."""
 
     value: float

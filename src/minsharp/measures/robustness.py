@@ -12,6 +12,7 @@ from ..errors import InputError
 from ..losses import Criterion
 from ..network.network import Network
 from ..reference.objective import Objective
+from ..results.files import Saved
 from ..subject.batches import Data
 from ..subject.model import Pattern
 from ..subject.modes import plain_mode
@@ -42,7 +43,7 @@ class NoiseLevel:
 
 
 @dataclass(frozen=True, repr=False)
-class NoiseRobustness:
+class NoiseRobustness(Saved):
     """Levels of noise, in the order asked for; level zero is the network as it is."""
 
     noise: Noise

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..errors import InputError
+from ..errors import EmptyDataError, InputError
 from .inputs import Inputs, describe, tensors_of
 
 Data = Tensor | tuple[Any, Any] | Mapping[str, Any] | Iterable[Any]
@@ -140,7 +140,7 @@ def first_of(stream: Iterator[Batch]) -> tuple[Batch, Iterator[Batch]]:
     """The first batch, and the whole stream with it."""
     first = next(stream, None)
     if first is None:
-        raise InputError(f"the data is empty: it holds no sample; {_FORMS}")
+        raise EmptyDataError(f"the data is empty: it holds no sample; {_FORMS}")
 
     def whole() -> Iterator[Batch]:
         yield first
