@@ -7,7 +7,7 @@ laws that operations and losses obey in `minsharp.laws`.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import InputError, LossError, MinsharpError, NonFiniteError, NotExactError, ReadError
+from .errors import InputError, LossError, MinsharpError, NonFiniteError, NotExactError, RankError, ReadError
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
@@ -15,8 +15,10 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .curvature.hessian import hessian_diagonal, hessian_trace
     from .measures.bits import allocate_bits
     from .measures.compare import compare
+    from .measures.load import load
     from .measures.margin import margin_sensitivity
     from .measures.minimum import flattest, minimum_sharpness
+    from .measures.monitor import Monitor
     from .measures.predicted import predicted_accuracy
     from .measures.pruning import pruning_masks
     from .measures.registry import measure
@@ -31,18 +33,23 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .operations.teach import operation
     from .report.html import write_report
     from .results.curvature import Diagonal, Trace
+    from .results.reduce import all_reduce
+    from .subject.shards import shard
 
 __all__ = [
     "Diagonal",
     "InputError",
     "LossError",
     "MinsharpError",
+    "Monitor",
     "Network",
     "NonFiniteError",
     "NotExactError",
+    "RankError",
     "ReadError",
     "Symmetries",
     "Trace",
+    "all_reduce",
     "allocate_bits",
     "compare",
     "flattest",
@@ -50,6 +57,7 @@ __all__ = [
     "hessian_diagonal",
     "hessian_trace",
     "laws",
+    "load",
     "losses",
     "margin_sensitivity",
     "measure",
@@ -63,6 +71,7 @@ __all__ = [
     "relative_minimum_sharpness",
     "relative_sensitivity",
     "rescale",
+    "shard",
     "symmetries",
     "verify",
     "write_report",
@@ -73,8 +82,10 @@ _LATER = {
     "curvature.hessian": ("hessian_diagonal", "hessian_trace"),
     "measures.bits": ("BitAllocation", "allocate_bits"),
     "measures.compare": ("Comparison", "compare"),
+    "measures.load": ("load",),
     "measures.margin": ("MarginSensitivity", "margin_sensitivity"),
     "measures.minimum": ("MinimumSharpness", "flattest", "minimum_sharpness"),
+    "measures.monitor": ("Monitor",),
     "measures.normalized": ("NormalizedSharpness", "normalized_sharpness"),
     "measures.predicted": ("PredictedAccuracy", "predicted_accuracy"),
     "measures.pruning": ("pruning_masks",),
@@ -96,6 +107,8 @@ _LATER = {
     "network.symmetry": ("Symmetries", "symmetries"),
     "report.html": ("write_report",),
     "results.curvature": ("Diagonal", "Trace"),
+    "results.reduce": ("all_reduce",),
+    "subject.shards": ("shard",),
 }
 """Where each name is defined. Of those in `measures` some are not in ``__all__``: they answer here as before."""
 

@@ -102,7 +102,7 @@ def every_result(model: nn.Module) -> dict[str, Any]:
 def test_every_public_type_is_there(model: nn.Module) -> None:
     named = [(name, getattr(package, name)) for package in (ms, ms.measures) for name in package.__all__]
     public = {name for name, found in named if isinstance(found, type) and not name.endswith("Error")}
-    assert public == set(every_result(model))
+    assert public - {"Monitor"} == set(every_result(model))  # a Monitor goes along with training: it must change
 
 
 def test_results_stay_as_they_are(model: nn.Module) -> None:
@@ -196,6 +196,7 @@ def test_sums(model: nn.Module) -> None:
 
 def test_a_sum_claims_what_both_claim(model: nn.Module) -> None:
     straight = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    straight.load_state_dict(model.state_dict())  # results of other weights are of another network
     a, b = (ms.hessian_diagonal(m, X, curvature="ggn") for m in (straight, model))
     for both in (a + b, b + a):
         assert both.exact == {"0.weight": False, "0.bias": False, "2.weight": True, "2.bias": True}

@@ -15,8 +15,8 @@ METHODS = (minimise_sums, minimise_largest)
 
 def program(h: Any, v: Any, A: Any, group: Any) -> Program:
     with np.errstate(divide="ignore"):
-        logs = (np.log(np.asarray(x, dtype=float)) for x in (h, v))
-        return Program(*logs, scipy.sparse.csr_array(np.asarray(A, dtype=float)), np.asarray(group))
+        log_h, log_v = (np.log(np.asarray(x, dtype=float)) for x in (h, v))
+        return Program(log_h, log_v, scipy.sparse.csr_array(np.asarray(A, dtype=float)), np.asarray(group))
 
 
 def value(p: Program, z: Any, method: Any) -> float:

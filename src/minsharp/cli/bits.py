@@ -16,7 +16,9 @@ from ..results.curvature import Diagonal
 from ..text import count, number
 from ..text.terminal import rich_table
 from . import options
+from .factories import ModelChoice
 from .output import command, console, note, plain, print_json
+from .sources import DataChoice
 from .task import Task, prepare
 
 Choices = Annotated[str, typer.Option("--bits", metavar="LIST", help="The choices, with commas between them.")]
@@ -40,7 +42,12 @@ Plot = Annotated[
 def bits(
     model: options.Model,
     data: options.Data,
+    arguments: options.Arguments = None,
     weights: options.Weights = None,
+    weights_key: options.WeightsKey = None,
+    outputs: options.Outputs = None,
+    class_axis: options.ClassAxis = None,
+    images: options.Images = None,
     choices: Choices = "2,3,4,8",
     budget: Budget = None,
     size: Size = None,
@@ -66,9 +73,9 @@ def bits(
     if plot is not None:
         check_writable(plot, (".svg", ".png"))
     numbers = _numbers(choices)
-    task = prepare(
-        model, data, weights, loss, curvature, parameters, samples=samples, batch_size=batch_size, data_dir=data_dir
-    )
+    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
+    source = DataChoice(data, samples, batch_size, data_dir, images or ())
+    task = prepare(choice, source, loss, curvature, parameters)
     diagonal = hessian_diagonal(task.network, task.data.batches, task.loss, **task.options)
     given: Any = {"size": size} if size is not None and budget is None else {"budget": budget, "size": size}
     if budget is None and size is None:

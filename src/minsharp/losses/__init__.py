@@ -7,9 +7,12 @@ it is a sum over the entries of the outputs: an instance of it goes wherever a c
 """
 
 from .centred import Centred
+from .columns import Columns
+from .factor import Factor
 from .find import as_loss
-from .loss import Columns, Criterion, Loss
+from .loss import Criterion, Loss
 from .margin import Margin
+from .next_token import NextToken
 from .separate import Separate
 
-__all__ = ["Centred", "Columns", "Criterion", "Loss", "Margin", "Separate", "as_loss"]
+__all__ = ["Centred", "Columns", "Criterion", "Factor", "Loss", "Margin", "NextToken", "Separate", "as_loss"]

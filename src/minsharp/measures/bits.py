@@ -17,6 +17,7 @@ from ..frozen import Frozen
 from ..losses import Criterion
 from ..network.network import Network
 from ..results.curvature import Diagonal, MatrixName
+from ..results.files import Saved
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
@@ -27,7 +28,7 @@ from .noise import GROWING, Noise, checked_bits, levels, variance
 
 
 @dataclass(frozen=True, repr=False)
-class BitAllocation(Frozen):
+class BitAllocation(Frozen, Saved):
     """Bits for every tensor with two axes or more, and the increase of the loss that they are predicted to cost.
 
     ``increase`` is the sum of ``by_parameter``; ``uniform`` holds the same for one number of bits throughout;

@@ -19,23 +19,25 @@ from ..frozen import Frozen
 from ..losses import Criterion
 from ..network.network import Network
 from ..results.curvature import Diagonal, Trace
+from ..results.files import Saved
 from ..subject.batches import Data
 from ..subject.model import Pattern
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
-from ..text import count, number, plain_table
+from ..text import count, number, plain_table, plus_minus
 from .minimum import Curvature
-from .relative import SensitivityScope, squared_weights, weighed_by_size
+from .relative import SensitivityScope, per_trace, squared_weights, weighed_by_size
 
 
 @dataclass(frozen=True, repr=False)
-class MarginSensitivity(Frozen):
+class MarginSensitivity(Frozen, Saved):
     """The squared ratio of noise to margin under noise as large as the weights, and each parameter's part."""
 
     value: float
     by_parameter: Mapping[str, float]
     scope: SensitivityScope
     samples: int
+    standard_error: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
@@ -43,7 +45,8 @@ class MarginSensitivity(Frozen):
 
     def __repr__(self) -> str:
         rows = [(name, number(value)) for name, value in self.by_parameter.items()]
-        head = f"Margin sensitivity {number(self.value)} (scope {self.scope!r}, {count(self.samples)} samples)"
+        value = plus_minus(self.value, self.standard_error or None)
+        head = f"Margin sensitivity {value} (scope {self.scope!r}, {count(self.samples)} samples)"
         return f"{head}\n{plain_table(('parameter', 'part'), rows, least=(0, 12))}"
 
 
@@ -57,6 +60,8 @@ def margin_sensitivity(
     parameters: Pattern = None,
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
 ) -> MarginSensitivity:
@@ -82,10 +87,12 @@ def margin_sensitivity(
     if not isinstance(measured, Trace | Diagonal):
         measure: Any = hessian_trace if scope == "tensor" else hessian_diagonal
         options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
+        options |= {"tolerance": tolerance, "seed": seed}
         measured = measure(model, data, loss, parameters=parameters, curvature="margin", **options)
     if measured.kind != "margin":
         raise InputError(f'these results have curvature="{measured.kind}": measure with curvature="margin"')
     if scope == "element" and isinstance(measured, Trace):
         raise InputError('scope="element" needs the diagonal: pass hessian_diagonal(model, data, curvature="margin")')
     parts = weighed_by_size(measured, squared_weights(model, measured), scope)
-    return MarginSensitivity(sum(parts.values()), parts, scope, measured.samples)
+    error = measured.error_of(per_trace(parts, measured))
+    return MarginSensitivity(sum(parts.values()), parts, scope, measured.samples, error)

@@ -26,12 +26,13 @@ from ..network.network import Network
 from ..network.rescale import rescale
 from ..network.symmetry import Scales, Scope, Symmetries, tried_group
 from ..results.curvature import MATRICES, Diagonal, MatrixName, Trace
+from ..results.files import Saved
 from ..solve.status import Status, StatusText
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
-from ..text import interval, number, plain_table
+from ..text import interval, number, plain_table, plus_minus
 from .noise import Biases, Noise, checked, is_noisy
 from .noisy import least_noise, rescaled_parts
 from .outcome import finite_exp, nothing_to_do, status_of, status_of_powers
@@ -40,13 +41,18 @@ Curvature = Trace | Diagonal
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class MinimumSharpness(Frozen):
+class MinimumSharpness(Frozen, Saved):
     """The minimum, a certified lower bound, and the rescaling that attains it.
 
     ``by_parameter`` holds each parameter's trace in the rescaled network; ``scales`` goes into `minsharp.rescale`.
     With ``power_of_two``, all of that is of the flattest network that was found with powers of two as factors, and
     ``lower_bound`` is the bound for factors of any kind.
     Under a ``noise`` that grows with the weights, what is called a trace is the sum of noise times curvature.
+
+    ``standard_error`` is zero where the curvature is exact. The minimum moves with each parameter's trace as that trace
+    shrinks under the rescaling: dMS/dc_P = exp(-2 t_P), for the best rescaling moves it only to second order. Value and
+    bound are those of the estimated curvature. Per neuron the error is an approximation, all entries of a parameter
+    taken to be as uncertain as their sum.
     """
 
     value: float
@@ -68,6 +74,7 @@ class MinimumSharpness(Frozen):
     power_of_two: bool = False
     noise: Noise = "absolute"
     biases: Biases = "noisy"
+    standard_error: float = 0.0
 
     @property
     def scales(self) -> Scales:
@@ -81,7 +88,7 @@ class MinimumSharpness(Frozen):
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
         scales = {n: f.tolist() if isinstance(f, Tensor) else f for n, f in self.scales.items()}
-        names = "value lower_bound trace attained scope power_of_two noise biases curvature loss samples"
+        names = "value lower_bound standard_error trace attained scope power_of_two noise biases curvature loss samples"
         return {
             **{name: getattr(self, name) for name in names.split()},
             "status": str(self.status),
@@ -99,6 +106,19 @@ class MinimumSharpness(Frozen):
         noise = usual if self.noise == "absolute" else f", noise {self.noise!r}"
         return f"{noise}, biases exact" if self.biases == "exact" else noise
 
+    def check_whole(self) -> None:
+        """The scales can be made, and speak of the parameters that were measured."""
+        group = self.symmetries
+        entries = sum(e.plus.numel() + e.minus.numel() for e in group.exponents.values())
+        if not group.nodes.count <= entries or self.z.shape != (group.dimension,):
+            raise ValueError(f"its group of {group.dimension} numbers does not fit the {self.z.numel()} that it holds")
+        if not set(self.by_parameter) == set(self.before) == set(self.exact) <= set(group.exponents):
+            raise ValueError("its fields speak of different parameters")
+        try:
+            repr(self)
+        except (RuntimeError, IndexError) as error:
+            raise ValueError(f"its scales cannot be made: {error}") from None
+
     def _rows(self) -> list[tuple[str, ...]]:
         scales = self.scales
         return [
@@ -107,8 +127,9 @@ class MinimumSharpness(Frozen):
         ]
 
     def __repr__(self) -> str:
+        value = plus_minus(self.value, self.standard_error or None)
         head = (
-            f"Minimum sharpness {number(self.value)}, from a trace of {number(self.trace)} "
+            f"Minimum sharpness {value}, from a trace of {number(self.trace)} "
             f"({MATRICES[self.curvature]}, scope {self.scope!r}{self._conditions})"
         )
         columns = ("parameter", "trace before", "trace after", "factor")
@@ -138,6 +159,8 @@ def minimum_sharpness(
     parameters: Pattern = None,
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
 ) -> MinimumSharpness:
@@ -176,6 +199,7 @@ def minimum_sharpness(
     if measured is None:
         measure: Any = hessian_diagonal if entrywise else hessian_trace
         options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
+        options |= {"tolerance": tolerance, "seed": seed}
         measured = measure(model, data, loss, parameters=parameters, curvature=curvature, **options)
     if entrywise and isinstance(measured, Trace):
         asked = 'scope="neuron"' if scope == "neuron" else 'noise="max-per-channel"'
@@ -232,7 +256,14 @@ def _minimise_under(
         z=least.z,
         noise=noise,
         biases=biases,
+        standard_error=measured.error_of(_moves(blocks, least.after)),
     )
+
+
+def _moves(blocks: Mapping[str, Tensor], after: Mapping[str, float]) -> dict[str, float]:
+    """How fast each parameter's part of the minimum moves with its trace."""
+    traces = {name: float(block.sum()) for name, block in blocks.items()}
+    return {name: part / traces[name] for name, part in after.items() if traces[name]}
 
 
 def _result(symmetries: Symmetries, measured: Curvature, **found: Any) -> MinimumSharpness:
@@ -287,7 +318,13 @@ def _minimise_over(
         z=torch.from_numpy(z),
         power_of_two=power_of_two,
         biases=biases,
+        standard_error=measured.error_of(_shrunk(before, after)),
     )
+
+
+def _shrunk(before: Mapping[str, float], after: list[float]) -> dict[str, float]:
+    """How much of each parameter's trace is left: exp(-2 t_P) where the whole tensor has one factor."""
+    return {name: new / old for (name, old), new in zip(before.items(), after, strict=True) if old}
 
 
 def _traces(log_c: Any, A: Any, owner: Any, z: Any, count: int) -> list[float]:
@@ -315,7 +352,11 @@ def curvatures(measured: Curvature, scope: Scope) -> dict[str, Tensor]:
     for name, block in blocks.items():
         if not bool((torch.isfinite(block) & (block >= 0)).all()):
             bad = block[~(torch.isfinite(block) & (block >= 0))].flatten()[0]
-            raise InputError(f"the curvature of '{name}' is {float(bad)}: expected finite numbers, none negative")
+            hint = '. As an estimate it may be negative: ask for curvature="ggn", or for a smaller tolerance'
+            raise InputError(
+                f"the curvature of '{name}' is {float(bad)}: expected finite numbers, none negative"
+                + (hint if measured.standard_error else "")
+            )
     return blocks
 
 
@@ -364,6 +405,8 @@ def flattest(
     parameters: Pattern = None,
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
 ) -> nn.Module:
@@ -394,6 +437,8 @@ def flattest(
         parameters=parameters,
         outputs=outputs,
         class_axis=class_axis,
+        tolerance=tolerance,
+        seed=seed,
         memory=memory,
         progress=progress,
     )

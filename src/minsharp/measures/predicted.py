@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from ..curvature.outputs import classes_first, outputs_of
 from ..curvature.rows import variance_rows
 from ..frozen import Frozen
-from ..losses import Loss
+from ..losses import Criterion, Loss, as_loss
 from ..losses.axis import on_axis
 from ..losses.margin import Margin, PlainMargin
 from ..network.network import Network
 from ..network.reader import read
+from ..results.files import Saved
 from ..subject.batches import Data, batches, first_of, held
 from ..subject.model import Pattern, counted
 from ..subject.modes import plain_mode
@@ -32,7 +33,7 @@ from .noise import DEVICES, Biases, Bits, Device, checked, checked_size, noise_v
 
 
 @dataclass(frozen=True, repr=False)
-class PredictedAccuracy(Frozen):
+class PredictedAccuracy(Frozen, Saved):
     """The shares of predictions that are right (none without labels), and that stay as they were, under one noise."""
 
     accuracy: float | None
@@ -64,6 +65,7 @@ class PredictedAccuracy(Frozen):
 def predicted_accuracy(
     model: nn.Module | Network,
     data: Data,
+    loss: Criterion | None = None,
     *,
     noise: Device = "absolute",
     sigma: float | None = None,
@@ -79,7 +81,7 @@ def predicted_accuracy(
     with so many ``bits`` (a number, or one for each parameter by name); "pcm" is the programming noise of phase-change
     memory. A prediction flips with probability Phi(-m / s), m its margin and s² = sum_e N_e (dm/dw_e)²: what
     `noise_robustness` measures with random draws. Trust it where few flip; where most do, other classes than the
-    runner-up get their share.
+    runner-up get their share. The ``loss`` only says which labels count: all but those that it ignores.
 
     One weight, told from zero, flips where the noise is larger than the weight and against it:
 
@@ -94,21 +96,21 @@ def predicted_accuracy(
     first, _ = first_of(batches(stream))
     network = read(model, first.inputs, outputs=outputs, class_axis=class_axis)
     shape = network.graph.values[network.graph.output].shape
-    loss = on_axis(PlainMargin(), shape, first.targets, network.class_axis)
+    margin = on_axis(PlainMargin(), shape, first.targets, network.class_axis)
     names = counted(network.parameters, parameters)
     weights = {name: network.parameters[name].detach() for name in names}
     variances = noise_variances(weights, noise, treated, sigma, bits)
-    spread = variance_rows(network, stream, loss, variances).sqrt()  # (samples, predictions)
-    stays, right = _shares(network, stream, loss, spread)
+    spread = variance_rows(network, stream, margin, variances).sqrt()  # (samples, predictions)
+    stays, right = _shares(network, stream, margin, as_loss(loss), spread)
     return PredictedAccuracy(right, stays, noise, sigma, bits, treated, len(spread))
 
 
-def _shares(network: Network, data: Data, loss: Loss, spread: Tensor) -> tuple[float, float | None]:
+def _shares(network: Network, data: Data, margin: Loss, loss: Loss, spread: Tensor) -> tuple[float, float | None]:
     """The expected shares of predictions that stay, and that are right."""
-    stays = right = 0.0
+    stays = right = judged = 0.0
     labelled, start = True, 0
     for outputs, batch in outputs_of(network, data):
-        outputs = classes_first(outputs, loss).cpu().double()  # (n, K, *positions)
+        outputs = classes_first(outputs, margin).cpu().double()  # (n, K, *positions)
         margins = Margin().margins(outputs).reshape(len(outputs), -1)
         s = spread[start : start + len(outputs)]
         start += len(outputs)
@@ -119,9 +121,11 @@ def _shares(network: Network, data: Data, loss: Loss, spread: Tensor) -> tuple[f
         if targets is None or targets.shape[1:] != first.shape[1:] or targets.dim() != first.dim():
             labelled = False
             continue
-        same, swapped = ((targets == of).reshape(flips.shape) for of in (first, second))
+        labels, counts = loss.judged(targets)
+        judged += float(counts.sum())
+        same, swapped = (((labels == of) & counts).reshape(flips.shape) for of in (first, second))
         right += float((1 - flips)[same].sum() + flips[swapped].sum())
-    return stays / spread.numel(), right / spread.numel() if labelled else None
+    return stays / spread.numel(), right / judged if labelled and judged else None
 
 
 def _two_largest(outputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,19 +20,20 @@ from ..losses import Criterion
 from ..network.network import Network
 from ..network.symmetry import Scales, Scope
 from ..results.curvature import Diagonal, Trace
+from ..results.files import Saved
 from ..solve.status import StatusText
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
-from ..text import count, number, plain_table
+from ..text import count, number, plain_table, plus_minus
 from .minimum import Curvature, MinimumSharpness, minimum_sharpness
 
 SensitivityScope = Literal["tensor", "element"]
 
 
 @dataclass(frozen=True, repr=False)
-class RelativeMinimumSharpness:
+class RelativeMinimumSharpness(Saved):
     """The minimum over rescalings of E||dc/dP||^2, summed over parameters, over E||c||^2 (``energy``)."""
 
     value: float
@@ -40,10 +41,19 @@ class RelativeMinimumSharpness:
     energy: float
     minimum: MinimumSharpness = field(repr=False)
 
+    def check_whole(self) -> None:
+        """As the minimum is."""
+        self.minimum.check_whole()
+
     @property
     def status(self) -> StatusText:
         """How sure the minimum is."""
         return self.minimum.status
+
+    @property
+    def standard_error(self) -> float:
+        """Zero where the curvature is exact."""
+        return self.minimum.standard_error / self.energy
 
     @property
     def scales(self) -> Scales:
@@ -52,16 +62,17 @@ class RelativeMinimumSharpness:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
-        numbers = {"value": self.value, "lower_bound": self.lower_bound, "energy": self.energy}
-        return {**numbers, "minimum": self.minimum.to_dict()}
+        numbers = {"value": self.value, "lower_bound": self.lower_bound, "standard_error": self.standard_error}
+        return {**numbers, "energy": self.energy, "minimum": self.minimum.to_dict()}
 
     def __repr__(self) -> str:
-        head = f"Relative minimum sharpness {number(self.value)}: the following over E||c||^2 = {number(self.energy)}"
+        value = plus_minus(self.value, self.standard_error or None)
+        head = f"Relative minimum sharpness {value}: the following over E||c||^2 = {number(self.energy)}"
         return f"{head}\n{self.minimum!r}"
 
 
 @dataclass(frozen=True, repr=False)
-class RelativeSensitivity(Frozen):
+class RelativeSensitivity(Frozen, Saved):
     """The squared relative change of the outputs under noise as large as the weights, and each parameter's part."""
 
     value: float
@@ -69,6 +80,7 @@ class RelativeSensitivity(Frozen):
     energy: float
     scope: SensitivityScope
     samples: int
+    standard_error: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
@@ -76,7 +88,8 @@ class RelativeSensitivity(Frozen):
 
     def __repr__(self) -> str:
         rows = [(name, number(value)) for name, value in self.by_parameter.items()]
-        head = f"Relative sensitivity {number(self.value)} (scope {self.scope!r}, {count(self.samples)} samples)"
+        value = plus_minus(self.value, self.standard_error or None)
+        head = f"Relative sensitivity {value} (scope {self.scope!r}, {count(self.samples)} samples)"
         return f"{head}\n{plain_table(('parameter', 'part'), rows, least=(0, 12))}"
 
 
@@ -90,6 +103,8 @@ def relative_minimum_sharpness(
     parameters: Pattern = None,
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
 ) -> RelativeMinimumSharpness:
@@ -114,6 +129,8 @@ def relative_minimum_sharpness(
         parameters=parameters,
         outputs=outputs,
         class_axis=class_axis,
+        tolerance=tolerance,
+        seed=seed,
         memory=memory,
         progress=progress,
     )
@@ -131,6 +148,8 @@ def relative_sensitivity(
     parameters: Pattern = None,
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
 ) -> RelativeSensitivity:
@@ -155,12 +174,20 @@ def relative_sensitivity(
     if not isinstance(measured, Trace | Diagonal):
         measure: Any = hessian_trace if scope == "tensor" else hessian_diagonal
         options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
+        options |= {"tolerance": tolerance, "seed": seed}
         measured = measure(model, data, parameters=parameters, curvature="jacobian", **options)
     if scope == "element" and isinstance(measured, Trace):
         raise InputError('scope="element" needs the diagonal: pass hessian_diagonal(model, data, curvature="jacobian")')
     energy = _energy(measured.energy)
     parts = {n: v / energy for n, v in weighed_by_size(measured, squared_weights(model, measured), scope).items()}
-    return RelativeSensitivity(sum(parts.values()), parts, energy, scope, measured.samples)
+    error = measured.error_of(per_trace(parts, measured))
+    return RelativeSensitivity(sum(parts.values()), parts, energy, scope, measured.samples, error)
+
+
+def per_trace(parts: Mapping[str, float], measured: Curvature) -> dict[str, float]:
+    """How fast each parameter's part moves with its trace; where there is no trace, it is left out."""
+    traces = (measured.trace if isinstance(measured, Diagonal) else measured).by_parameter
+    return {name: part / traces[name] for name, part in parts.items() if traces[name]}
 
 
 def squared_weights(model: nn.Module | Network, measured: Curvature) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from ..errors import InputError
 from ..losses import Criterion
 from ..network.network import Network
 from ..reference.objective import Objective
+from ..results.files import Saved
 from ..subject.batches import Data
 from ..subject.model import Pattern
 from ..subject.modes import plain_mode
@@ -54,7 +55,7 @@ class NoiseLevel:
 
 
 @dataclass(frozen=True, repr=False)
-class NoiseRobustness:
+class NoiseRobustness(Saved):
     """Levels of noise, in the order asked for; level zero is the network as it is."""
 
     noise: Device
@@ -213,18 +214,19 @@ def _trial(
     objective: Objective, still: list[Tensor], moved: dict[str, Tensor]
 ) -> tuple[float, float | None, float | None]:
     """Agreement, accuracy and loss of one disturbed network."""
-    agree = right = total = predictions_made = 0.0
-    classes = labelled = False
+    agree = right = total = count = judged = 0.0
+    labelled = False
     for batch, before in zip(objective.batches, still, strict=True):
         outputs = objective.outputs(moved, batch)
         predictions = _predictions(objective, outputs)
         agree += float((predictions == before).sum())
-        predictions_made += predictions.numel()
+        count += predictions.numel()
         if batch.targets is not None:
             labelled = True
             total += float(objective.loss.total(outputs, batch.targets))
             if batch.targets.shape == predictions.shape:
-                classes = True
-                right += float((predictions == batch.targets).sum())
-    accuracy = right / predictions_made if classes else None
-    return agree / predictions_made, accuracy, total / objective.divisor if labelled else None
+                labels, counts = objective.loss.judged(batch.targets)
+                right += float(((predictions == labels) & counts).sum())
+                judged += float(counts.sum())
+    accuracy = right / judged if judged else None
+    return agree / count, accuracy, total / objective.divisor if labelled else None
