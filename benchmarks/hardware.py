@@ -334,37 +334,63 @@ def _accuracy(model: nn.Module, masks: dict[str, Tensor], data: Data) -> float:
     return float(sum(right)) / len(data[0])
 
 
-def tables(bench: Bench) -> Iterator[str]:
-    """All of them, as Markdown, from cells that are measured where they are not there yet."""
+def certificate_tables(bench: Bench) -> Iterator[str]:
     head = ("network", "curvature", "noise", "before", "after", "gap", "seconds")
     yield "## Certificates\n\n" + markdown_table(head, list(certificates(bench)), text=3)
+
+
+def rounding_tables(bench: Bench) -> Iterator[str]:
     for name in bench.names:
         for noise in NOISES:
             rows = list(roundings(bench, name, noise))
             title = f"## {name}, rounded with noise {noise!r}: accuracy in % over {bench.samples} images"
             yield f"{title}\n\n" + markdown_table(("", *(f"{b} bits" for b in BITS)), rows)
+
+
+def prediction_tables(bench: Bench) -> Iterator[str]:
     rows = list(predictions(bench))
     sure = [abs(float(r[3]) - float(r[4])) for r in rows if float(r[3]) > 50]
     columns = ("network", "noise", "size", "predicted", "measured", "±")
     worst = f"Largest error where the prediction is above 50 %: {max(sure, default=0.0):.2f} points."
     yield f"## Predicted accuracy\n\n{markdown_table(columns, rows, text=3)}\n\n{worst}"
-    if "resnet20" in bench.names:
-        yield from _resnet20_tables(bench)
 
 
-def _resnet20_tables(bench: Bench) -> Iterator[str]:
+def assignment_tables(bench: Bench) -> Iterator[str]:
     probes = "-".join(map(str, bench.options.probes))
     found = bench.cell(f"assignments/resnet20-probes-{probes}", lambda: assignments(bench))
     rows = [[rival, f"{rank:.3f}", decimals(seconds, 1)] for rival, (rank, seconds) in found.items()]
     yield "## 200 random bit assignments, resnet20\n\n" + markdown_table(("", "Spearman", "seconds"), rows)
+
+
+def allocation_tables(bench: Bench) -> Iterator[str]:
     found = bench.cell(f"allocations/{bench.samples}/resnet20", lambda: allocations(bench))
     rows = [[str(b), *(_percent(a, bench.samples) for a in accuracies)] for b, *accuracies in found]
     yield "## Allocated bits, resnet20\n\n" + markdown_table(("mean bits", "allocated", "uniform"), rows)
+
+
+def pruning_tables(bench: Bench) -> Iterator[str]:
     found = bench.cell(f"pruning/{bench.samples}/resnet20", lambda: prunings(bench))
     rows = [[*map(str, settings), _percent(a, bench.samples)] for *settings, a in found]
-    yield "## Pruning, resnet20\n\n" + markdown_table(
-        ("network", "scores", "scope", "pruned", "accuracy"), rows, text=3
-    )
+    columns = ("network", "scores", "scope", "pruned", "accuracy")
+    yield "## Pruning, resnet20\n\n" + markdown_table(columns, rows, text=3)
+
+
+PARTS: dict[str, Callable[[Bench], Iterator[str]]] = {
+    "certificates": certificate_tables,
+    "rounding": rounding_tables,
+    "predicted": prediction_tables,
+    "allocations": allocation_tables,
+    "pruning": pruning_tables,
+    "assignments": assignment_tables,
+}
+OF_RESNET20 = ("allocations", "pruning", "assignments")
+
+
+def tables(bench: Bench) -> Iterator[str]:
+    """Those asked for, as Markdown, from cells that are measured where they are not there yet."""
+    for part in bench.options.parts:
+        if part not in OF_RESNET20 or "resnet20" in bench.names:
+            yield from PARTS[part](bench)
 
 
 def main() -> None:
@@ -378,6 +404,7 @@ def main() -> None:
     parser.add_argument("--calibration", type=int, default=1000, help="training images that curvature is measured on")
     parser.add_argument("--probes", type=int, nargs="*", default=[50, 200], help="of Hutchinson's estimates")
     parser.add_argument("--networks", nargs="+", default=["resnet20", "resnet56", "depthwise"])
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     bench = Bench(parser.parse_args())
     for table in tables(bench):
         print(f"\n{table}", flush=True)

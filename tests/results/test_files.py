@@ -31,6 +31,11 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "score": lambda: ms.measures.largest_eigenvalue(MODEL, (X, Y)),
     "comparison": lambda: ms.compare(MODEL, X, measures=["trace", "SAM", "minimum sharpness"], rescalings=1),
     "robustness": lambda: ms.noise_robustness(MODEL, (X, Y), sigmas=[0.1], trials=2),
+    "rounded": lambda: ms.noise_robustness(MODEL, (X, Y), noise="max", bits=[4, {"0.weight": 4, "2.weight": 3}]),
+    "noisy minimum": lambda: ms.minimum_sharpness(MODEL, X, scope="neuron", noise="max", curvature="margin"),
+    "margin": lambda: ms.margin_sensitivity(MODEL, X),
+    "predicted": lambda: ms.predicted_accuracy(MODEL, (X, Y), noise="max", bits=4),
+    "bits": lambda: ms.allocate_bits(MODEL, X, budget=4.0),
     "verification": lambda: ms.verify(MODEL, (X, Y), ms.minimum_sharpness(MODEL, X)),
 }
 
@@ -122,7 +127,7 @@ def _set(*place: Any, to: Any) -> Callable[[Any], None]:
 BOMB = {"type": "float64", "shape": [1 << 40], "values": [0.0]}
 WRONG: list[tuple[str, Callable[[Any], None], str]] = [
     ("trace", _set("minsharp", to=2), "it has format '2', this version of minsharp reads 1"),
-    ("trace", _set("kind", to="Popen"), "it holds a 'Popen'; known are Comparison, Diagonal"),
+    ("trace", _set("kind", to="Popen"), "it holds a 'Popen'; known are BitAllocation, Comparison, Diagonal"),
     ("trace", _set("kind", to="Diagonal/../os"), "it holds a 'Diagonal/../os'"),
     ("trace", _set("fields", "__class__", to="os.system"), r"a Trace of this version of minsharp does not know"),
     ("trace", _set("fields", "kind", to="hesse"), r"'kind' is 'hesse', expected one of \('hessian'"),

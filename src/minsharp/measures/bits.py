@@ -23,8 +23,8 @@ from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import count, number, plain_table
-from .minimum import curvatures
 from .noise import GROWING, Noise, checked_bits, levels, variance
+from .program import curvatures
 
 
 @dataclass(frozen=True, repr=False)

@@ -25,7 +25,7 @@ from ..subject.model import Pattern
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import count, number, plain_table, plus_minus
-from .minimum import Curvature
+from .program import Curvature
 from .relative import SensitivityScope, per_trace, squared_weights, weighed_by_size
 
 

@@ -36,8 +36,7 @@ from ..text import interval, number, plain_table, plus_minus
 from .noise import Biases, Noise, checked, is_noisy
 from .noisy import least_noise, rescaled_parts
 from .outcome import finite_exp, nothing_to_do, status_of, status_of_powers
-
-Curvature = Trace | Diagonal
+from .program import Curvature, curvatures, least_powers, program, traces_at
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -300,11 +299,11 @@ def _minimise_over(
     vanishing = [name for i, name in enumerate(blocks) if solution.vanishing[owner == i].any()]
     z, bound = np.asarray(solution.z, dtype=np.float64), finite_exp(solution.log_bound)
     if power_of_two:
-        z, after = _powers(log_c, A, owner, z, list(before.values()))
+        z, after = least_powers(log_c, A, owner, z, list(before.values()))
         value = sum(after)
         status = status_of_powers(value, bound, bool(z.any()))
     else:
-        after, value = _traces(log_c, A, owner, z, len(blocks)), finite_exp(solution.log_value)
+        after, value = traces_at(log_c, A, owner, z, len(blocks)), finite_exp(solution.log_value)
         status = status_of(vanishing, solution.log_value, solution.log_bound)
     return _result(
         symmetries,
@@ -325,70 +324,6 @@ def _minimise_over(
 def _shrunk(before: Mapping[str, float], after: list[float]) -> dict[str, float]:
     """How much of each parameter's trace is left: exp(-2 t_P) where the whole tensor has one factor."""
     return {name: new / old for (name, old), new in zip(before.items(), after, strict=True) if old}
-
-
-def _traces(log_c: Any, A: Any, owner: Any, z: Any, count: int) -> list[float]:
-    """The trace of every parameter at z."""
-    import numpy as np
-
-    with np.errstate(over="ignore"):
-        sums: list[float] = np.bincount(owner, np.exp(log_c - 2 * (A @ z)), minlength=count).tolist()
-    return sums
-
-
-def _powers(log_c: Any, A: Any, owner: Any, z: Any, before: list[float]) -> tuple[Any, list[float]]:
-    """The numbers z with powers of two as factors, and every parameter's trace there; zero if that is no flatter."""
-    from ..solve.powers import minimise_powers
-
-    z = minimise_powers(log_c, A, z)
-    after = _traces(log_c, A, owner, z, len(before))
-    return (z, after) if sum(after) < sum(before) else (0.0 * z, before)
-
-
-def curvatures(measured: Curvature, scope: Scope) -> dict[str, Tensor]:
-    """The curvature of every measured parameter: a number, or one per entry."""
-    source = measured.trace if scope == "layer" and isinstance(measured, Diagonal) else measured
-    blocks = {n: torch.as_tensor(v, dtype=torch.float64).cpu() for n, v in source.by_parameter.items()}
-    for name, block in blocks.items():
-        if not bool((torch.isfinite(block) & (block >= 0)).all()):
-            bad = block[~(torch.isfinite(block) & (block >= 0))].flatten()[0]
-            hint = '. As an estimate it may be negative: ask for curvature="ggn", or for a smaller tolerance'
-            raise InputError(
-                f"the curvature of '{name}' is {float(bad)}: expected finite numbers, none negative"
-                + (hint if measured.standard_error else "")
-            )
-    return blocks
-
-
-def program(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, Any, Any]:
-    """The geometric program: log c, the matrix A with t = A z for every term, and which parameter each term is of."""
-    import numpy as np
-    import scipy.sparse
-
-    c, plus, minus, owner = _terms(blocks, symmetries)
-    nodes = symmetries.nodes
-    N = scipy.sparse.csr_array(
-        (nodes.coefficient.numpy(), (nodes.form.numpy(), nodes.number.numpy())),
-        shape=(nodes.count, symmetries.dimension),
-    )
-    A = N[plus] - N[minus] if symmetries.dimension else scipy.sparse.csr_array((len(c), 0))
-    A.eliminate_zeros()
-    with np.errstate(divide="ignore"):
-        return np.log(c), A, owner
-
-
-def _terms(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, ...]:
-    """Every (c, plus, minus) of the objective, summed over entries that share a scale, and which parameter it is of."""
-    parts = []
-    for i, (name, block) in enumerate(blocks.items()):
-        exponent = symmetries.exponents[name]
-        plus, minus = torch.broadcast_tensors(exponent.plus, exponent.minus)
-        extra = block.dim() - plus.dim()
-        shared = [d for d in range(block.dim()) if d < extra or plus.shape[d - extra] == 1]
-        c = block.sum(shared, keepdim=True) if shared else block
-        c = c.reshape(c.shape[extra:]).expand(plus.shape)
-        parts.append((c.flatten(), plus.flatten(), minus.flatten(), torch.full((plus.numel(),), i)))
-    return tuple(torch.cat(column).numpy() for column in zip(*parts, strict=True))
 
 
 @plain_mode()
