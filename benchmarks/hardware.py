@@ -345,6 +345,21 @@ def rounding_tables(bench: Bench) -> Iterator[str]:
             rows = list(roundings(bench, name, noise))
             title = f"## {name}, rounded with noise {noise!r}: accuracy in % over {bench.samples} images"
             yield f"{title}\n\n" + markdown_table(("", *(f"{b} bits" for b in BITS)), rows)
+            yield "; ".join(f"{v}: {_near_best(rows, v)} of {len(BITS)}" for v in VARIANTS) + NEAR
+
+
+NEAR = " columns in which it is the best or within one standard error of the best."
+
+
+def _near_best(rows: list[list[str]], variant: str) -> int:
+    """In how many columns a variant is the best, or within the best one's standard error of it."""
+    names = [row[0] for row in rows]
+    near = 0
+    for column in zip(*(row[1:] for row in rows), strict=True):
+        pairs = [tuple(map(float, cell.split(" ± "))) for cell in column]
+        best, error = max(pairs)
+        near += pairs[names.index(variant)][0] >= best - error
+    return near
 
 
 def prediction_tables(bench: Bench) -> Iterator[str]:

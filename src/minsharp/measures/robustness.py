@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import nan, sqrt
+from math import sqrt
 from typing import Any, NamedTuple
 
 import torch
@@ -45,9 +45,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class NoiseLevel:
-    """What a network does under one size of noise. Agreement: the share of predictions that stay as they were."""
+    """What a network does under one size of noise. Agreement: the share of predictions that stay as they were.
 
-    sigma: float
+    ``sigma`` is None where each parameter has a number of bits of its own.
+    """
+
+    sigma: float | None
     agreement: Measured
     accuracy: Measured | None
     loss: Measured | None
@@ -197,7 +200,7 @@ def _rounded(objective: Objective, still: list[Tensor], bits: Bits, noise: Devic
     moved = {name: quantized(w, bits_of(name, bits), noise) for name, w in chosen.items()}  # type: ignore[arg-type]
     agreement, accuracy, loss = (None if v is None else Measured(v, 0.0) for v in _trial(objective, still, moved))
     assert agreement is not None
-    sigma = 1 / (sqrt(12) * levels(bits)) if isinstance(bits, int) else nan
+    sigma = 1 / (sqrt(12) * levels(bits)) if isinstance(bits, int) else None
     return NoiseLevel(sigma, agreement, accuracy, loss, bits)
 
 
