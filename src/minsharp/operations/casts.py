@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from ..rules.channels import entrywise, zeros
+from ..rules.frames import passed
 from ..rules.row import Row
 
-_entry = Row("self", channels=entrywise)
+_entry = Row("self", channels=entrywise, frames=passed)
 
 _zeros = Row("0", channels=zeros, ignores=("self",))
 

@@ -11,6 +11,7 @@ from ..graph.forms import ANY
 from ..graph.records import Operation
 from ..rules.channels import UnfitError, Walk, along_last, called, entrywise, moved
 from ..rules.contraction import Elementwise
+from ..rules.frames import carried
 from ..rules.pullback import Pull, unbroadcast
 from ..rules.row import Row
 
@@ -113,8 +114,8 @@ ROWS: dict[str, Row] = {
     "flip": _moved,
     "roll": _moved,
     "expand": Row("self", contract={"self": Elementwise()}, channels=moved),
-    "expand_as": Row("self", ignores=("other",)),
-    "broadcast_to": Row("self"),
+    "expand_as": Row("self", ignores=("other",), frames=carried),
+    "broadcast_to": Row("self", frames=carried),
     "repeat": _moved,
     "tile": _moved,
     "diagonal": _moved,
@@ -127,7 +128,7 @@ ROWS: dict[str, Row] = {
     "index_put": Row("self + values"),
     "copy": Row("src", pull_copied, {"src": Elementwise()}, entrywise, ignores=("self",), target=written_over),
     "col2im": _homogeneous,
-    "repeat_interleave": _homogeneous,
+    "repeat_interleave": replace(_homogeneous, frames=carried),
     "chunk": _moved,
     "split": _moved,
     "split_with_sizes": _moved,
