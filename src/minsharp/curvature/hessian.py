@@ -112,6 +112,7 @@ def _measure(
     names = counted(network.parameters, parameters)
     if curvature == "hessian":
         _refuse_inexact(network, names)
+    quantity = quantity.prepared(network, names)
     engine = Engine(network, names, loss, quantity, memory)
     with bar("samples", count(data) if progress else None, progress) as advance:
         total = engine.run(stream, advance)

@@ -1,7 +1,7 @@
 """From what is asked of the matrices to the frames that meet it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -47,6 +47,8 @@ class Frame:
     members: tuple[Member, ...]
     name: str
     """The first of its parameters, and which of the frames in it."""
+    order: tuple[int, int] = field(repr=False)
+    """Which of all that matrices act on it begins with, and with which row of it."""
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -140,14 +142,15 @@ def frames_of(demands: Demands) -> tuple[list[Frame], dict[str, str]]:
         classes.hold(partition.block[atom], reason)
     for link in demands.links:
         _join(link, partition, classes)
-    members, reasons = _members(demands, partition, classes)
+    members, records = _members(demands, partition, classes)
     frames: list[Frame] = []
+    reasons: dict[str, str] = {}
     for found in sorted(members.items(), key=lambda item: (-len(partition.blocks[item[0]]), item[0])):
         block, acted_on = found
         size = len(partition.blocks[block])
         why = classes.still.get(block) or _unfit(acted_on, frames)
         if why is None:
-            frames.append(Frame(size, tuple(acted_on), ""))
+            frames.append(Frame(size, tuple(acted_on), "", (records[block], int(acted_on[0].rows.min()))))
         else:
             reasons |= {m.parameter: why for m in acted_on if not m.inverse and m.parameter not in reasons}
     taken = {name for frame in frames for name in frame.parameters}
@@ -170,19 +173,20 @@ def _join(link: Link, partition: _Partition, classes: _Classes) -> None:
 
 def _members(
     demands: Demands, partition: _Partition, classes: _Classes
-) -> tuple[dict[int, list[Member]], dict[str, str]]:
-    """What the matrix of each class acts on."""
+) -> tuple[dict[int, list[Member]], dict[int, int]]:
+    """What the matrix of each class acts on, and which record comes first."""
     members: dict[int, list[Member]] = {}
-    reasons: dict[str, str] = {}
-    for record in demands.records:
+    order: dict[int, int] = {}
+    for i, record in enumerate(demands.records):
         for block, rows in _rows_by_block(record, partition):
             first, flipped = classes.find(block)
             if rows is None:
                 classes.hold(block, TANGLED)
                 rows = torch.zeros(0, 1, dtype=torch.int64)
             parameter = record.entries.parameter
+            order.setdefault(first, i)
             members.setdefault(first, []).append(Member(parameter, record.inverse ^ flipped, record.entries, rows))
-    return members, reasons
+    return members, order
 
 
 def _rows_by_block(record: Record, partition: _Partition) -> Iterator[tuple[int, Tensor | None]]:
@@ -242,8 +246,8 @@ def _named(frames: list[Frame]) -> list[Frame]:
     """In the order of the network, each named after the first parameter that it acts on."""
     count: dict[str, int] = {}
     named = []
-    for frame in frames:
+    for frame in sorted(frames, key=lambda frame: frame.order):
         first = frame.parameters[0]
         count[first] = count.get(first, -1) + 1
-        named.append(Frame(frame.size, frame.members, f"{first}[{count[first]}]"))
+        named.append(replace(frame, name=f"{first}[{count[first]}]"))
     return named

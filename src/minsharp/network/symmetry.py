@@ -17,7 +17,9 @@ from ..graph.records import Graph, Operation
 from ..operations import TABLE
 from ..subject.inputs import Inputs
 from ..subject.modes import plain_mode
-from .frames_group import FullSymmetries, full_group, tried_full_group
+from .frames_group import FullSymmetries as FullSymmetries
+from .frames_group import Transformation as Transformation
+from .frames_group import full_group, tried_full_group
 from .network import Network, state_of
 from .reader import read
 from .rescalings import Scales as Scales
