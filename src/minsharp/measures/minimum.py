@@ -26,6 +26,7 @@ from ..network.network import Network
 from ..network.rescale import rescale
 from ..network.symmetry import Scales, Scope, Symmetries, tried_group
 from ..results.curvature import MATRICES, Diagonal, MatrixName, Trace
+from ..results.gram import Grams
 from ..solve.status import Status, StatusText
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
@@ -114,7 +115,7 @@ def _factor(factor: float | Tensor | None) -> str:
 @plain_mode()
 def minimum_sharpness(
     model: nn.Module | Network,
-    data: Data | Curvature,
+    data: Data | Curvature | Grams,
     loss: Criterion | None = None,
     *,
     scope: Scope = "layer",
@@ -129,9 +130,11 @@ def minimum_sharpness(
     """The least trace of the Hessian over all networks that compute the same function: no rescaling can fool it.
 
     ``scope="layer"`` rescales whole parameter tensors, as the paper does; ``scope="neuron"`` rescales every channel by
-    itself, and its minimum is lower. ``data`` may also be a result of `hessian_trace` or `hessian_diagonal` (scope
-    "neuron" needs the diagonal): then the data is not touched again. The other arguments are those of `hessian_trace`.
-    Parameters that are not measured stay as they are.
+    itself, and its minimum is lower. ``scope="full"`` rescales whole tensors and puts an invertible matrix into every
+    frame, such as the queries and keys of an attention head: the minimum for transformers, a `FullMinimumSharpness`.
+    ``data`` may also be a result of `hessian_trace`, `hessian_diagonal` or `hessian_grams` (scope "neuron" needs the
+    diagonal, "full" the Gram matrices): then the data is not touched again. The other arguments are those of
+    `hessian_trace`. Parameters that are not measured stay as they are.
 
     With ``power_of_two=True`` the factors are powers of two, which change no bit of the outputs: the least trace that a
     search over them finds, never more than the trace of the network as it is. The search needs the curvature of every
@@ -146,12 +149,19 @@ def minimum_sharpness(
     >>> abs(result.value / (2 * (first * second) ** 0.5) - 1) < 1e-12
     True
     """
+    if scope == "full":
+        from .full import full_minimum_sharpness
+
+        options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
+        options |= {"power_of_two": power_of_two, "curvature": curvature, "parameters": parameters}
+        return full_minimum_sharpness(model, data, loss, **options)
+    data = data.trace if isinstance(data, Grams) else data
     measured = data if isinstance(data, Trace | Diagonal) else None
     if scope not in ("layer", "neuron"):
-        raise InputError(f"scope={scope!r}: expected 'layer' or 'neuron'")
+        raise InputError(f"scope={scope!r}: expected 'layer', 'neuron' or 'full'")
     if measured is None:
         measure: Any = hessian_trace if scope == "layer" else hessian_diagonal
-        options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
+        options = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
         measured = measure(model, data, loss, parameters=parameters, curvature=curvature, **options)
     if scope == "neuron" and isinstance(measured, Trace):
         raise InputError('scope="neuron" needs the diagonal: pass hessian_diagonal(model, data)')
@@ -161,7 +171,7 @@ def minimum_sharpness(
     return _minimise_over(symmetries, measured, scope, power_of_two)
 
 
-def graph_of(model: nn.Module | Network, measured: Curvature, function: str) -> Graph:
+def graph_of(model: nn.Module | Network, measured: Curvature | Grams, function: str) -> Graph:
     """The network that results are of; the function is named where they are of another."""
     graph = model.graph if isinstance(model, Network) else measured.graph
     if graph is None or not _fits(graph, unwrapped(model), measured):
@@ -172,7 +182,7 @@ def graph_of(model: nn.Module | Network, measured: Curvature, function: str) -> 
     return graph
 
 
-def _fits(graph: Graph, module: nn.Module, measured: Curvature) -> bool:
+def _fits(graph: Graph, module: nn.Module, measured: Curvature | Grams) -> bool:
     """Whether what was measured has the names and shapes of the graph's parameters, and these those of the module's."""
     held = {name: tuple(p.shape) for name, p in module.named_parameters(remove_duplicate=False)}
     read = {name: graph.values[name].shape for name in graph.parameters}
@@ -193,19 +203,19 @@ def _minimise_over(symmetries: Symmetries, measured: Curvature, scope: Scope, po
     solution = minimise(log_c, A)
     before = {name: float(block.sum()) for name, block in blocks.items()}
     vanishing = [name for i, name in enumerate(blocks) if solution.vanishing[owner == i].any()]
-    z, bound = np.asarray(solution.z, dtype=np.float64), _exp(solution.log_bound)
+    z, bound = np.asarray(solution.z, dtype=np.float64), exponential(solution.log_bound)
     if power_of_two:
         z, after = _powers(log_c, A, owner, z, list(before.values()))
         value = sum(after)
         status = _status_of_powers(value, bound, bool(z.any()))
     else:
-        after, value = _traces(log_c, A, owner, z, len(blocks)), _exp(solution.log_value)
+        after, value = _traces(log_c, A, owner, z, len(blocks)), exponential(solution.log_value)
         status = _status(vanishing, solution.log_value, solution.log_bound)
     return MinimumSharpness(
         value=value,
         lower_bound=min(bound, value),
         trace=sum(before.values()),
-        status=_nothing_to_do(symmetries, before) or status,
+        status=nothing_to_do(symmetries, before) or status,
         attained=power_of_two or solution.attained,
         scope=scope,
         by_parameter=dict(zip(blocks, after, strict=True)),
@@ -282,14 +292,15 @@ def _terms(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, .
     return tuple(torch.cat(column).numpy() for column in zip(*parts, strict=True))
 
 
-def _exp(x: float) -> float:
+def exponential(x: float) -> float:
+    """exp(x); infinite where that is out of range."""
     try:
         return exp(x)
     except OverflowError:
         return inf
 
 
-def _nothing_to_do(symmetries: Symmetries, before: Mapping[str, float]) -> StatusText | None:
+def nothing_to_do(symmetries: Symmetries, before: Mapping[str, float]) -> StatusText | None:
     """Why the minimum is the trace as it is; none if it need not be."""
     if not any(before.values()):
         return Status.NO_CURVATURE.told()
@@ -316,7 +327,7 @@ def _status_of_powers(value: float, bound: float, moved: bool) -> StatusText:
 @plain_mode()
 def flattest(
     model: nn.Module | Network,
-    data: Data | Curvature,
+    data: Data | Curvature | Grams,
     loss: Criterion | None = None,
     *,
     scope: Scope = "neuron",

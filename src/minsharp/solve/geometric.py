@@ -55,20 +55,20 @@ def minimise(log_c: Array, A: Any) -> Solution:
     vanishing = np.zeros(len(log_c), dtype=bool)
     direction = np.zeros(unknowns)
     if unknowns and present.any():
-        lost, direction = _vanishing(A[present])
+        lost, direction = vanishing_terms(A[present])
         vanishing[np.flatnonzero(present)[lost]] = True
     kept = present & ~vanishing
     if not kept.any():
-        return Solution(_far(direction, A, vanishing), -np.inf, -np.inf, vanishing, 0)
+        return Solution(far(direction, A, vanishing), -np.inf, -np.inf, vanishing, 0)
     problem = _Problem(log_c[kept], A[kept])
     z, iterations = problem.solve()
     values = problem.values(z)
     if vanishing.any():
-        z = z + _far(direction, A, vanishing)
+        z = z + far(direction, A, vanishing)
     return Solution(z, *values, vanishing, iterations)
 
 
-def _far(direction: Array, A: Any, vanishing: Array) -> Array:
+def far(direction: Array, A: Any, vanishing: Array) -> Array:
     """A finite step towards infinity: vanishing terms shrink 1e-8 times, no factor moves more than a million times."""
     if not vanishing.any() or not direction.any():
         return np.zeros_like(direction)
@@ -206,7 +206,7 @@ def log_sum(x: Array) -> float:
 # Terms that vanish at infinity
 
 
-def _vanishing(A: Any) -> tuple[Array, Array]:
+def vanishing_terms(A: Any) -> tuple[Array, Array]:
     """The terms that some direction shrinks while none grows, and such a direction; it does not depend on the c_e."""
     found = lost_by_cycles(A)
     if found is not None:
