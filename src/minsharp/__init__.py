@@ -12,6 +12,7 @@ from .version import __version__ as __version__
 
 if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from . import laws, losses, measures
+    from .curvature.gram import hessian_grams
     from .curvature.hessian import hessian_diagonal, hessian_trace
     from .measures.compare import compare
     from .measures.minimum import flattest, minimum_sharpness
@@ -23,13 +24,16 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .network.network import Network
     from .network.reader import read
     from .network.rescale import rescale
-    from .network.symmetry import Symmetries, symmetries
+    from .network.symmetry import FullSymmetries, Symmetries, Transformation, symmetries
     from .operations.teach import operation
     from .report.html import write_report
     from .results.curvature import Diagonal, Trace
+    from .results.gram import Grams
 
 __all__ = [
     "Diagonal",
+    "FullSymmetries",
+    "Grams",
     "InputError",
     "LossError",
     "MinsharpError",
@@ -39,10 +43,12 @@ __all__ = [
     "ReadError",
     "Symmetries",
     "Trace",
+    "Transformation",
     "compare",
     "flattest",
     "fold_batchnorm",
     "hessian_diagonal",
+    "hessian_grams",
     "hessian_trace",
     "laws",
     "losses",
@@ -62,8 +68,10 @@ __all__ = [
 
 _PACKAGES = ("laws", "losses", "measures")
 _LATER = {
+    "curvature.gram": ("hessian_grams",),
     "curvature.hessian": ("hessian_diagonal", "hessian_trace"),
     "measures.compare": ("Comparison", "compare"),
+    "measures.full": ("FullMinimumSharpness",),
     "measures.minimum": ("MinimumSharpness", "flattest", "minimum_sharpness"),
     "measures.normalized": ("NormalizedSharpness", "normalized_sharpness"),
     "measures.registry": ("measure",),
@@ -81,9 +89,10 @@ _LATER = {
     "network.network": ("Network",),
     "network.reader": ("read",),
     "network.rescale": ("rescale",),
-    "network.symmetry": ("Symmetries", "symmetries"),
+    "network.symmetry": ("FullSymmetries", "Symmetries", "Transformation", "symmetries"),
     "report.html": ("write_report",),
     "results.curvature": ("Diagonal", "Trace"),
+    "results.gram": ("Grams",),
 }
 """Where each name is defined. Of those in `measures` some are not in ``__all__``: they answer here as before."""
 

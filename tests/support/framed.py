@@ -1,11 +1,14 @@
 """Small networks with frames, written by hand, and what is true of each."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+import minsharp as ms
 
 WIDTH, HEADS, TOKENS = 8, 2, 4
 
@@ -211,7 +214,7 @@ class Deep(nn.Module):
 
 
 class Case(NamedTuple):
-    """A network, one sample's shapes, the sizes of its frames, and the true dimension of the group that is claimed."""
+    """A network, one sample's shapes, and the sizes of its frames."""
 
     build: Callable[[], nn.Module]
     shapes: tuple[tuple[int, ...], ...]
@@ -260,3 +263,16 @@ def built(name: str, seed: int = 0) -> tuple[nn.Module, Any]:
             parameter += 0.3 * torch.randn_like(parameter)
     inputs = tuple(torch.randn(7, *shape, dtype=torch.float64) for shape in case.shapes)
     return model, inputs[0] if len(inputs) == 1 else inputs
+
+
+@cache
+def network(name: str) -> tuple[ms.Network, Any]:
+    """The same, read once for all tests."""
+    model, inputs = built(name)
+    return ms.read(model, inputs), inputs
+
+
+def outputs(model: nn.Module, inputs: Any) -> Tensor:
+    """What a network makes of one input, or of several."""
+    with torch.no_grad():
+        return model(*inputs) if isinstance(inputs, tuple) else model(inputs)

@@ -12,6 +12,7 @@ from .compare import Comparison, compare
 from .corruption import parameter_corruption
 from .eigenvalue import largest_eigenvalue
 from .fisher_rao import fisher_rao_norm
+from .full import FullMinimumSharpness
 from .keskar import keskar_sharpness
 from .minimum import MinimumSharpness, flattest, minimum_sharpness
 from .normalized import NormalizedSharpness, normalized_sharpness
@@ -28,6 +29,7 @@ from .verify import Verification, verify
 
 __all__ = [
     "Comparison",
+    "FullMinimumSharpness",
     "MinimumSharpness",
     "NoiseRobustness",
     "NormalizedSharpness",

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from ..curvature.gram import hessian_grams
 from ..curvature.hessian import hessian_diagonal
 from ..errors import InputError
 from ..losses import Criterion
@@ -22,6 +23,7 @@ from ..network.symmetry import Scope, tried_group
 from ..progress import bar
 from ..reference.objective import doubled
 from ..results.curvature import Diagonal, MatrixName
+from ..results.gram import Grams
 from ..subject.batches import Data, batches, first_of, held
 from ..subject.model import copied
 from ..subject.modes import eval_mode, plain_mode
@@ -83,7 +85,8 @@ class Comparison:
 
     @property
     def _title(self) -> str:
-        tail = f"; drift over {self.rescalings} random rescalings per {self.scope}" if self.rescalings else ""
+        what = "elements of the whole group" if self.scope == "full" else f"rescalings per {self.scope}"
+        tail = f"; drift over {self.rescalings} random {what}" if self.rescalings else ""
         return f"{len(self.rows)} measures over {count(self.samples)} samples{tail}"
 
     def _cells(self) -> list[tuple[str, ...]]:
@@ -147,7 +150,7 @@ def compare(
     The drift of a measure is its largest relative change over random rescalings that keep the network's function: at
     the level of rounding for a measure that is invariant, and otherwise how far it can be fooled. It is measured in
     double precision on the first ``drift_samples`` samples, over as many ``rescalings`` of layers (or of neurons:
-    ``scope="neuron"``). A measure that fails has the reason in its row, and the others stand.
+    ``scope="neuron"``; or of layers, with invertible matrices in all frames: ``scope="full"``). A measure that fails has the reason in its row, and the others stand.
 
     Args:
         model: a module, or a network that `read` returned; left as it was.
@@ -155,7 +158,7 @@ def compare(
         loss: a torch criterion; cross-entropy unless given.
         measures: names of registered measures; all of them unless given.
         rescalings: how many random rescalings; 0 leaves the drift out.
-        scope: "layer" or "neuron", of the rescalings.
+        scope: "layer", "neuron" or "full", of the rescalings.
         drift_samples: how many samples the drift is measured on.
         curvature: "hessian", or "ggn" where the network is not piecewise linear.
         outputs, class_axis: as for `hessian_trace`.
@@ -198,22 +201,30 @@ class _Subject:
     def labelled(self) -> bool:
         return all(len(batch) == 2 for batch in self.data)
 
-    def _diagonal(self, curvature: MatrixName) -> tuple[Diagonal | Exception, float]:
+    def _measured(self, find: Callable[..., Any], curvature: MatrixName) -> tuple[Any, float]:
+        """A result, or why there is none, and the seconds that it took."""
         start = perf_counter()
-        result: Diagonal | Exception
         try:
-            result = hessian_diagonal(self.network, self.data, self.loss, curvature=curvature)
+            result = find(self.network, self.data, self.loss, curvature=curvature)
         except Exception as error:  # whatever it is, it goes into the rows that need it
             result = error
         return result, perf_counter() - start
 
     @cached_property
     def diagonal(self) -> tuple[Diagonal | Exception, float]:
-        return self._diagonal(self.curvature)
+        return self._measured(hessian_diagonal, self.curvature)
 
     @cached_property
     def jacobian(self) -> tuple[Diagonal | Exception, float]:
-        return self._diagonal("jacobian")
+        return self._measured(hessian_diagonal, "jacobian")
+
+    @cached_property
+    def grams(self) -> tuple[Grams | Exception, float]:
+        return self._measured(hessian_grams, self.curvature)
+
+    @cached_property
+    def jacobian_grams(self) -> tuple[Grams | Exception, float]:
+        return self._measured(hessian_grams, "jacobian")
 
     def ask(self, measure: Measure) -> tuple[float, float | None, float]:
         """Value, standard error and seconds."""
@@ -229,10 +240,10 @@ class _Subject:
         value: Any = getattr(result, "value", result)
         return float(value), None if error is None else float(error), seconds
 
-    def _shared(self, name: Shared | None) -> tuple[dict[str, Diagonal], float]:
+    def _shared(self, name: Shared | None) -> tuple[dict[str, Diagonal | Grams], float]:
         if name is None:
             return {}, 0.0
-        found, seconds = self.diagonal if name == "diagonal" else self.jacobian
+        found, seconds = getattr(self, name)
         if isinstance(found, Exception):
             raise found
         return {name: found}, seconds

@@ -15,6 +15,7 @@ from ..losses import Criterion
 from ..network.network import Network
 from ..network.reader import read
 from ..network.rescale import rescale
+from ..network.symmetry import Transformation
 from ..reference.objective import Objective, doubled
 from ..subject.batches import Batch, Data, batches, first_of
 from ..subject.inputs import call_form
@@ -91,7 +92,8 @@ def verify(
     - The lower bound is not above the value.
 
     And in the model's own precision, if that is another: the outputs of the network that `rescale` returns move no
-    further than rounding moves them; not by a bit, if the factors are powers of two.
+    further than rounding moves them, times the condition number of the matrices if there are any; not by a bit, if the
+    factors are powers of two.
 
     ``data`` is the data that was measured; give a list or a DataLoader, not a generator, for it is read several times.
 
@@ -112,7 +114,8 @@ def verify(
         raise InputError(f"the result was measured on {result.samples} samples, this data has {objective.samples}")
     rescaled, inside = rescale(wide, result.scales), _precision_inside(network)
     checks = _outputs_checks(wide, rescaled, objective.batches, inside, seed)
-    checks += _own_checks(module, wide, data, rescale(module, result.scales), result.power_of_two, seed)
+    condition = result.scales.condition if isinstance(result.scales, Transformation) else 1.0
+    checks += _own_checks(module, wide, data, rescale(module, result.scales), result.power_of_two, condition, seed)
 
     def trace(of: nn.Module) -> float:
         data, criterion = [batch.given for batch in objective.batches], doubled(loss)
@@ -120,7 +123,8 @@ def verify(
         return hessian_trace(replace(network, module=of), data, criterion, **options).total
 
     promised = sum(result.by_parameter.values())
-    checks.append(_trace_check(trace, rescaled, promised, max(_precision_of(module), inside), seed))
+    precision = max(_precision_of(module), inside) * condition
+    checks.append(_trace_check(trace, rescaled, promised, precision, seed))
     if result.attained:
         checks.append(Check("what was promised is the value", _relative(promised, result.value), 1e-9))
     checks.append(Check("the lower bound is not above the value", max(result.lower_bound - result.value, 0.0), 0.0))
@@ -277,9 +281,12 @@ def _whole(t: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Ten
 
 
 def _own_checks(
-    module: nn.Module, wide: nn.Module, data: Data, returned: nn.Module, powers: bool, seed: int
+    module: nn.Module, wide: nn.Module, data: Data, returned: nn.Module, powers: bool, condition: float, seed: int
 ) -> list[Check]:
-    """How far the network that is handed back moves, against what rounding of weights and activations does."""
+    """How far the network that is handed back moves, against what rounding of weights and activations does.
+
+    A matrix takes sums of weights for weights, and makes that larger by at most its condition number.
+    """
     precision = _precision_of(module)
     if precision == torch.finfo(torch.float64).eps and not powers:
         return []  # that has been checked
@@ -295,7 +302,7 @@ def _own_checks(
     weights = _largest(wide, shaken, [b.double() for b in own])
     kind = str(next(module.parameters()).dtype).removeprefix("torch.")
     claim = f"in {kind}, its outputs move no further than by rounding"
-    return [Check(claim, moved, 10 * (rounded + weights + precision))]
+    return [Check(claim, moved, 10 * (rounded + weights + precision) * condition)]
 
 
 # Curvature
