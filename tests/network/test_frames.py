@@ -35,7 +35,9 @@ def test_frames_are_found_and_matrices_in_them_change_nothing(name: str) -> None
     assert [frame.parameters for frame in by_rules.frames] == [frame.parameters for frame in found.frames]
 
 
-@pytest.mark.parametrize("name", ["separate", "joint", "grouped, option", "rotary", "QK-norm", "LoRA", "linear bottleneck"])
+@pytest.mark.parametrize(
+    "name", ["separate", "joint", "grouped, option", "rotary", "QK-norm", "LoRA", "linear bottleneck"]
+)
 def test_every_number_of_a_matrix_counts(name: str) -> None:
     """The parameters move in as many directions as there are entries of matrices."""
     model, inputs = network(name)
@@ -173,7 +175,8 @@ def test_a_frame_that_moves_the_outputs_steps_back(monkeypatch: pytest.MonkeyPat
     model = nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 4), nn.Linear(4, 3)).double()
     inputs = torch.randn(4, 4, dtype=torch.float64)
     claimed = group(ms.read(model, inputs).graph, "full")
-    assert isinstance(claimed, FullSymmetries) and [f.size for f in claimed.frames] == [5]
+    assert isinstance(claimed, FullSymmetries)
+    assert [f.size for f in claimed.frames] == [5]
     found = full(model, inputs)
     assert [frame.size for frame in found.frames] == []
     assert "tried" in found.unframed["0.weight"]
@@ -182,11 +185,12 @@ def test_a_frame_that_moves_the_outputs_steps_back(monkeypatch: pytest.MonkeyPat
 def test_errors_and_texts() -> None:
     model, inputs = network("separate")
     found = full(model, inputs)
-    with pytest.raises(ms.InputError, match="spread=0.5: expected a factor above 1"):
+    with pytest.raises(ms.InputError, match=r"spread=0\.5: expected a factor above 1"):
         found.random(0, 0.5)
     with pytest.raises(ms.InputError, match="exact=True: matrices do not leave every bit"):
         ms.rescale(model, found.random(0), exact=True)
-    assert "4 frames" in repr(found) and "q.weight[0]: 4 x 4, q.weight + q.bias + k.weight + k.bias" in repr(found)
+    assert "4 frames" in repr(found)
+    assert "q.weight[0]: 4 x 4, q.weight + q.bias + k.weight + k.bias" in repr(found)
     assert "4 matrices" in repr(found.random(0))
     assert HALF not in found.unframed.values()
 

@@ -260,7 +260,7 @@ def built(name: str, seed: int = 0) -> tuple[nn.Module, Any]:
     model = case.build().double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
+            parameter.add_(0.3 * torch.randn_like(parameter))
     inputs = tuple(torch.randn(7, *shape, dtype=torch.float64) for shape in case.shapes)
     return model, inputs[0] if len(inputs) == 1 else inputs
 

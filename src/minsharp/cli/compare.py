@@ -27,6 +27,10 @@ Measures = Annotated[
 Rescalings = Annotated[
     int, typer.Option("--rescalings", min=0, metavar="N", help="Random rescalings to see the drift under.")
 ]
+ScopeOption = Annotated[
+    options.Scope,
+    typer.Option("--scope", help="Of the rescalings: layers, neurons, or full: layers, and matrices too."),
+]
 CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE.csv", help="Also write the table as CSV.")]
 
 
@@ -37,6 +41,7 @@ def compare(
     weights: options.Weights = None,
     measures: Measures = None,
     rescalings: Rescalings = 5,
+    scope: ScopeOption = options.Scope.LAYER,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
     samples: options.Samples = None,
@@ -60,6 +65,7 @@ def compare(
         task.loss,
         measures=measures or None,
         rescalings=rescalings,
+        scope=str(scope),  # type: ignore[arg-type]
         curvature=task.curvature,
         progress=watched(),
     )

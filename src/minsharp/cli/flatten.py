@@ -19,7 +19,9 @@ from .task import Task, prepare
 Out = Annotated[
     Path, typer.Option("--out", metavar="FILE.safetensors", help="Where the weights go.", show_default=False)
 ]
-ScopeOption = Annotated[options.Scope, typer.Option("--scope", help="One factor per layer, or per neuron.")]
+ScopeOption = Annotated[
+    options.Scope, typer.Option("--scope", help="One factor per layer, or per neuron; or matrices too.")
+]
 PowerOfTwo = Annotated[
     bool, typer.Option("--power-of-two", help="Round the factors to powers of two: the outputs keep every bit.")
 ]

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from ..curvature.gram import hessian_grams
 from ..curvature.hessian import hessian_diagonal, hessian_trace
 from ..files import check_writable
 from ..measures.minimum import MinimumSharpness, minimum_sharpness
@@ -27,7 +28,8 @@ NOISE = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 
 
 ScopeOption = Annotated[
-    options.Scope | None, typer.Option("--scope", help="One factor per layer, or per neuron. Both unless given.")
+    options.Scope | None,
+    typer.Option("--scope", help="One factor per layer, or per neuron: both unless given. Or full: matrices too."),
 ]
 Check = Annotated[bool, typer.Option("--verify", help="Measure every claim afresh; exit with 1 if one does not hold.")]
 ReportFile = Annotated[
@@ -62,7 +64,7 @@ def measure(
     task = prepare(
         model, data, weights, loss, curvature, parameters, samples=samples, batch_size=batch_size, data_dir=data_dir
     )
-    results = minima(task, [scope] if scope else list(options.Scope))
+    results = minima(task, [scope] if scope else [options.Scope.LAYER, options.Scope.NEURON])
     checks: dict[str, Verification] = {}
     if check or report is not None:
         checks = {r.scope: verify(task.network, task.data.batches, r, task.loss) for r in results}
@@ -79,7 +81,7 @@ def measure(
 
 def minima(task: Task, scopes: Sequence[str]) -> list[MinimumSharpness]:
     """The minimum sharpness in each scope, from curvature that is measured once."""
-    find: Any = hessian_diagonal if "neuron" in scopes else hessian_trace
+    find: Any = hessian_diagonal if "neuron" in scopes else hessian_grams if "full" in scopes else hessian_trace
     measured = find(task.network, task.data.batches, task.loss, **task.options)
     return [minimum_sharpness(task.network, measured, scope=str(scope)) for scope in scopes]  # type: ignore[arg-type]
 

@@ -16,10 +16,11 @@ class Loss(StrEnum):
 
 
 class Scope(StrEnum):
-    """What is rescaled by one factor."""
+    """What is rescaled by one factor; in full, layers, with a matrix in every frame."""
 
     LAYER = "layer"
     NEURON = "neuron"
+    FULL = "full"
 
 
 class Curvature(StrEnum):

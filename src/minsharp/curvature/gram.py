@@ -8,8 +8,8 @@ columns of it
 of which only the blocks of the frames are worked out, through L by L matrices or through the gradient, by count.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -119,7 +119,7 @@ class GramSum(Quantity[Grams]):
 
 
 def _block(codes: Tensor, C: int, J: int) -> tuple[bool, Tensor] | None:
-    """Whether entries (h, m), by their numbers in the gradient (C, J), are whole rows or whole columns; which, (h, T)."""
+    """Whether entries (h, m), by their numbers in the gradient (C, J), are whole rows or columns; and which, (h, T)."""
     for rows in (True, False):
         across, along = (codes // J, codes % J) if rows else (codes % J, codes // J)
         length = J if rows else C
@@ -182,9 +182,8 @@ def _blocks(a: Tensor, b: Tensor, plan: _Blocks, axis: int) -> Tensor:
 
 def _lined(tensor: Tensor, block: Tensor, axis: int) -> Tensor:
     """The rows of a block (h, T) along an axis: (h, everything else)."""
-    h, T = block.shape
     chosen = tensor.index_select(axis, block.flatten()).movedim(axis, 0)  # (h * T, ...)
-    return chosen.reshape(h, -1)
+    return chosen.reshape(len(block), -1)
 
 
 def hessian_grams(

@@ -150,7 +150,8 @@ def compare(
     The drift of a measure is its largest relative change over random rescalings that keep the network's function: at
     the level of rounding for a measure that is invariant, and otherwise how far it can be fooled. It is measured in
     double precision on the first ``drift_samples`` samples, over as many ``rescalings`` of layers (or of neurons:
-    ``scope="neuron"``; or of layers, with invertible matrices in all frames: ``scope="full"``). A measure that fails has the reason in its row, and the others stand.
+    ``scope="neuron"``; or of layers, with invertible matrices in all frames: ``scope="full"``). A measure that
+    fails has the reason in its row, and the others stand.
 
     Args:
         model: a module, or a network that `read` returned; left as it was.

@@ -19,7 +19,7 @@ from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.outputs import Pick
 from ..text import count, magnitude, number, percent
-from .minimum import MinimumSharpness, exponential, graph_of, nothing_to_do, program
+from .minimum import OTHERS, MinimumSharpness, exponential, graph_of, nothing_to_do, program
 
 CONDITION = 1e6
 """The largest condition number of a matrix; in types coarser than double precision, one over the root of their eps."""
@@ -27,7 +27,7 @@ CONDITION = 1e6
 
 @dataclass(frozen=True, repr=False, eq=False)
 class FullMinimumSharpness(MinimumSharpness):
-    """The minimum over scales of layers and matrices of frames; ``scales`` is a `Transformation`, for `minsharp.rescale`.
+    """The minimum over scales of layers and matrices of frames; ``scales`` is a `Transformation`, for `rescale`.
 
     ``lower_bound`` is a bound for all scales and matrices: the two are one convex problem.
     """
@@ -52,7 +52,7 @@ class FullMinimumSharpness(MinimumSharpness):
 
     def _rows(self) -> list[tuple[str, ...]]:
         change = self.scales
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for name, after in self.by_parameter.items():
             sizes = [f"{frame.size}x{frame.size}" for frame in change.frames if name in frame.parameters]
             parts = [f"{sizes.count(size)} of {size}" for size in dict.fromkeys(sizes)]
@@ -101,8 +101,8 @@ def full_minimum_sharpness(
     assert isinstance(group, FullSymmetries)
     if _layout(group) != dict(measured.layout):
         raise InputError(
-            "these Gram matrices are of other frames than the network has. Measure again: minsharp.hessian_grams(model, "
-            "data)"
+            "these Gram matrices are of other frames than the network has. Measure again: "
+            "minsharp.hessian_grams(model, data)"
         )
     return _minimise_over(group, measured, _condition(unwrapped(model)))
 
@@ -208,3 +208,6 @@ def _status(group: FullSymmetries, solution: Any, names: list[str], condition: f
             gap=gap, names=", ".join(bounded), condition=count(round(condition)), above=above
         )
     return Status.MINIMUM.told(gap=gap)
+
+
+OTHERS["full"] = full_minimum_sharpness

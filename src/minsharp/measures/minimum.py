@@ -9,7 +9,7 @@ with c the traces (scope "layer") or the diagonal (scope "neuron"). For a chain 
 D (prod_d Tr[H_d])^(1/D), the paper's Theorem 1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import exp, inf, log
 from typing import Any
@@ -35,6 +35,9 @@ from ..subject.outputs import Pick
 from ..text import interval, magnitude, number, percent, plain_table
 
 Curvature = Trace | Diagonal
+
+OTHERS: dict[str, Callable[..., "MinimumSharpness"]] = {}
+"""Minima over groups of more than scales, by scope: each stands in a file of its own, and enters itself here."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -149,19 +152,16 @@ def minimum_sharpness(
     >>> abs(result.value / (2 * (first * second) ** 0.5) - 1) < 1e-12
     True
     """
-    if scope == "full":
-        from .full import full_minimum_sharpness
-
-        options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
+    options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
+    if scope in OTHERS:
         options |= {"power_of_two": power_of_two, "curvature": curvature, "parameters": parameters}
-        return full_minimum_sharpness(model, data, loss, **options)
+        return OTHERS[scope](model, data, loss, **options)
     data = data.trace if isinstance(data, Grams) else data
     measured = data if isinstance(data, Trace | Diagonal) else None
     if scope not in ("layer", "neuron"):
         raise InputError(f"scope={scope!r}: expected 'layer', 'neuron' or 'full'")
     if measured is None:
         measure: Any = hessian_trace if scope == "layer" else hessian_diagonal
-        options = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
         measured = measure(model, data, loss, parameters=parameters, curvature=curvature, **options)
     if scope == "neuron" and isinstance(measured, Trace):
         raise InputError('scope="neuron" needs the diagonal: pass hessian_diagonal(model, data)')

@@ -6,6 +6,7 @@ matrices. `frames_solved` turns that into frames.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -84,13 +85,9 @@ class FrameWalk:
             return
         rule = frame_rule(row(operation))
         if rule is not None and (row(operation).frames is not None or self._framed(operation)):
-            try:
-                made = rule(self, operation)
-                for name, labels in zip(operation.outputs, made if operation.many else (made,), strict=False):  # type: ignore[arg-type]
-                    self._give(name, labels)  # type: ignore[arg-type]
+            with suppress(UnfitError):
+                self._give(operation, rule(self, operation))
                 return
-            except UnfitError:
-                pass
         for _, name in operation.reads:
             if name in self._labels:
                 self.released(self._labels[name], operation)
@@ -98,12 +95,13 @@ class FrameWalk:
     def _framed(self, operation: Operation) -> bool:
         return any(name in self._labels for _, name in operation.reads)
 
-    def _give(self, name: str, labels: Labels) -> None:
-        shape = self.graph.values[name].shape
-        if labels.atoms.shape != shape or labels.fibers.shape != shape:
-            raise UnfitError
-        if labels.framed:
-            self._labels[name] = labels
+    def _give(self, operation: Operation, made: Labels | Sequence[Labels]) -> None:
+        """Keep the labels of all results; unfit if one does not have its value's shape."""
+        given = dict(zip(operation.outputs, [made] if isinstance(made, Labels) else made, strict=False))
+        for name, labels in given.items():
+            if {labels.atoms.shape, labels.fibers.shape} != {self.graph.values[name].shape}:
+                raise UnfitError
+        self._labels |= {name: labels for name, labels in given.items() if labels.framed}
 
     def labels_of(self, name: str) -> Labels:
         """The labels of a value; of one without frames, none throughout."""
@@ -211,7 +209,7 @@ class FrameWalk:
         self.demands.apart.update(_parts(labels))
 
     def _link(self, a: Labels, b: Labels, inverse: bool, operation: Operation) -> None:
-        """The same matrix, or inverse ones, act on two rows (K): within each pair of fibers, coordinate by coordinate."""
+        """The same matrix, or inverse ones, act on two rows (K), coordinate by coordinate in each pair of fibers."""
         one_sided = (a.atoms == NONE) != (b.atoms == NONE)
         if bool(one_sided.any()):
             self.released(a, operation)
@@ -238,17 +236,19 @@ def _dense(fibers: Tensor) -> Tensor:
     return torch.empty_like(sizes).scatter_(1, order, steps.cumsum(1))
 
 
-def _essential(labels: Labels) -> Labels:
-    """Where the atoms repeat along some axes, and the fibers along all others, one place tells of all."""
-    repeated = [d for d, (size, step) in enumerate(zip(labels.atoms.shape, labels.atoms.stride(), strict=True)) if not step and size]
+def _essential(labels: Labels, axes: int) -> Labels:
+    """Where the atoms repeat along some of the first axes, and the fibers along all others, one place tells of all."""
+    steps = labels.atoms.stride()[:axes]
+    repeated = {d for d, step in enumerate(steps) if not step and labels.atoms.shape[d]}
     if any(step for d, step in enumerate(labels.fibers.stride()) if d not in repeated and labels.atoms.shape[d] > 1):
         return labels
-    return Labels(*(t[tuple(slice(0, 1) if d in repeated else slice(None) for d in range(t.dim()))] for t in labels))
+    places = tuple(slice(0, 1) if d in repeated else slice(None) for d in range(labels.atoms.dim()))
+    return Labels(labels.atoms[places], labels.fibers[places])
 
 
 def _rows(labels: Labels) -> list[Labels]:
     """The different rows of (*positions, K), fibers numbered within each."""
-    atoms, fibers = (t.reshape(-1, t.shape[-1]) for t in _essential(labels))
+    atoms, fibers = (t.reshape(-1, t.shape[-1]) for t in _essential(labels, labels.atoms.dim() - 1))
     if not atoms.numel():
         return []
     table = torch.cat([atoms, _dense(fibers)], 1).unique(dim=0)
@@ -275,7 +275,7 @@ def _tables(a: Labels, b: Labels) -> list[tuple[Labels, Labels]]:
 
 def _parts(labels: Labels) -> list[tuple[int, ...]]:
     """The different sets of atoms that fibers hold."""
-    labels = _essential(labels)
+    labels = _essential(labels, labels.atoms.dim())
     inside = labels.atoms != NONE
     pairs = torch.stack([labels.fibers[inside], labels.atoms[inside]], 1).unique(dim=0)  # sorted by fiber, then atom
     if not len(pairs):
@@ -289,4 +289,3 @@ def _parts(labels: Labels) -> list[tuple[int, ...]]:
     first = {kind: i for i, kind in reversed(list(enumerate(where.tolist())))}
     atoms = pairs[:, 1].tolist()
     return [tuple(atoms[int(starts[i]) : int(starts[i] + sizes[i])]) for i in first.values()]
-

@@ -98,7 +98,8 @@ class _Partition:
                 groups: dict[int, list[int]] = {}
                 for a, b in zip(mine, yours, strict=True):
                     groups.setdefault(self.block[b], []).append(a)
-                changed |= any([self.split(tuple(group)) for group in groups.values()])
+                for group in groups.values():
+                    changed |= self.split(tuple(group))
         return changed
 
 
@@ -226,7 +227,8 @@ def _meet(a: Member, b: Member) -> bool:
     same = [(v.shape, v.stride(), v.storage_offset()) for v in (a.entries.view, b.entries.view)]
     if same[0] == same[1]:
         return not set(a.rows.flatten().tolist()).isdisjoint(b.rows.flatten().tolist())
-    places = torch.arange(max(last, end) + 1)
+    storage = a.entries.view.untyped_storage()
+    places = torch.arange(storage.nbytes() // a.entries.view.element_size())
     taken = torch.zeros(len(places), dtype=torch.bool)
     taken[a.read(places).flatten()] = True
     return bool(taken[b.read(places).flatten()].any())
@@ -237,9 +239,9 @@ def _span(member: Member) -> tuple[int, int]:
     view, rows = member.entries.view, member.rows
     if not rows.numel() or not view.numel():
         return 0, -1
-    start = view.storage_offset() + int(rows.min()) * view.stride(0)
+    start = int(view.storage_offset()) + int(rows.min()) * view.stride(0)
     inner = sum((size - 1) * step for size, step in zip(view.shape[1:], view.stride()[1:], strict=True))
-    return start, start + int(rows.max() - rows.min()) * view.stride(0) + inner
+    return start, start + int(rows.max() - rows.min()) * int(view.stride(0)) + int(inner)
 
 
 def _named(frames: list[Frame]) -> list[Frame]:

@@ -68,7 +68,9 @@ def attention_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tens
 def attention_frames(walk: FrameWalk, operation: Operation) -> Labels:
     """Queries meet keys in inner products; values are added up with the weights that come of it."""
     given, shape = operation.by_argument, walk.graph.values[operation.outputs[0]].shape
-    q, k, v = (walk.labels_of(given[name]) for name in ("query", "key", "value"))  # (..., L, E), (..., S, E), (..., S, W)
+    q, k, v = (
+        walk.labels_of(given[name]) for name in ("query", "key", "value")
+    )  # (..., L, E), (..., S, E), (..., S, W)
     if "attn_mask" in given and walk.labels_of(given["attn_mask"]).framed:
         raise UnfitError
     if operation.arguments.get("enable_gqa"):  # each key head serves several query heads

@@ -6,15 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
+from torch.linalg import svdvals
+
 from ..experiments import Results, Scatter, Table
 from ..measures.minimum import MinimumSharpness
 from ..measures.robustness import Measured, NoiseRobustness
 from ..measures.verify import Verification
+from ..network.symmetry import Transformation
 from ..version import __version__
 from .charts import TIMES, Curve, Reading, bars, curves, number, ranges, scatter
 
 KINDS = {"hessian": "Hessian", "ggn": "Gauss-Newton matrix", "jacobian": "squared Jacobian"}
-SCOPES = {"layer": "one factor per tensor", "neuron": "one factor per neuron"}
+SCOPES = {
+    "layer": "one factor per tensor",
+    "neuron": "one factor per neuron",
+    "full": "one factor per tensor and a matrix per frame",
+}
 NOISES = {
     "absolute": "Absolute noise: every weight moves by sigma",
     "relative": "Relative noise: every weight moves by sigma times the root mean square of its tensor",
@@ -106,7 +113,11 @@ def scales(results: Sequence[MinimumSharpness]) -> list[Content]:
 
 
 def _scales_of(result: MinimumSharpness) -> Content:
-    rows = [(name, *_spread(factor)) for name, factor in result.scales.items() if name in result.by_parameter]
+    change = result.scales
+    rows = [(name, *_spread(factor)) for name, factor in change.items() if name in result.by_parameter]
+    if isinstance(change, Transformation):  # of a matrix, the singular values
+        matrices = zip(change.frames, change.matrices, strict=True)
+        rows += [(f"{frame.name}, {frame.size} x {frame.size}", *_spread(svdvals(A))) for frame, A in matrices]
     cells = [(name, *(number(value, 6) for value in spread)) for name, *spread in rows]
     head = ("parameter", "least", "geometric mean", "largest")
     return {

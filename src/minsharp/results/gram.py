@@ -12,7 +12,7 @@ from .sums import CurvatureSum
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Grams(_Curvature):
-    """For each parameter, M = sum of g g^T, (h, h), of the gradients g (h, m) of all that a frame's matrix acts on in it.
+    """For each parameter, M = sum of g g^T, (h, h), of the gradients g (h, m) of all that a frame acts on in it.
 
     ``layout`` holds, parameter by parameter, the sizes of its matrices in the order of its frames' members; what lies
     in no frame has a trace.
@@ -20,7 +20,7 @@ class Grams(_Curvature):
 
     layout: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def __add__(self, other: "Grams") -> "Grams":  # type: ignore[override]
+    def __add__(self, other: "Grams") -> "Grams":
         return replace(super().__add__(other), layout=self.layout)
 
     def _identity(self) -> dict[str, Any]:

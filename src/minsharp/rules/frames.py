@@ -126,7 +126,9 @@ def along(walk: FrameWalk, labels: Labels, axes: Sequence[int]) -> Labels:
     atoms, fibers = labels
     rank = atoms.dim()
     kept = [d for d in range(rank) if d not in {a % rank for a in axes}]
-    rows_of_atoms, rows_of_fibers = (t.permute(*kept, *axes_last(rank, axes)).flatten(len(kept)) for t in (atoms, fibers))
+    rows_of_atoms, rows_of_fibers = (
+        t.permute(*kept, *axes_last(rank, axes)).flatten(len(kept)) for t in (atoms, fibers)
+    )
     if not rows_of_atoms.shape[-1] or bool((rows_of_atoms != rows_of_atoms[..., :1]).any()):
         raise UnfitError  # other coordinates at other places
     shape = [1 if d in {a % rank for a in axes} else size for d, size in enumerate(atoms.shape)]
@@ -143,7 +145,7 @@ def reduced_frames(walk: FrameWalk, operation: Operation) -> Labels:
     """Sums and means over axes along which no vector lies."""
     labels = walk.labels_of(operation.by_argument["self"])
     dim, rank = operation.arguments.get("dim"), labels.atoms.dim()
-    axes = list(range(rank)) if dim is None or dim == () else [dim] if isinstance(dim, int) else list(dim)  # type: ignore[arg-type]
+    axes = list(range(rank)) if dim is None or dim == () else [dim] if isinstance(dim, int) else list(dim)
     shape = walk.graph.values[operation.outputs[0]].shape
     atoms, fibers = along(walk, labels, axes)
     return Labels(atoms.reshape(shape), fibers.reshape(shape))

@@ -12,9 +12,9 @@ L X = (S X + X S)/2, S = S_out + S_in: what P makes up for.
 
 The lower bound. For any symmetric X, tr(e^-X M) >= tr M exp(-tr(X M)/tr M), by Jensen's inequality in the eigenbasis of
 M. With the shares w of all terms as weights, concavity of the logarithm gives for every z' and every P' = e^X (in the
-coordinates of P), log f(z', P') >= log f - 2 (A^T w)(z' - z) - sum_frames tr(X R), R = (S_out - S_in)/f. Both A^T w and R
-vanish at the minimum, so there the bound is the value; what rounding leaves of them is held against z' and X of size
-`REACH`, beyond any network.
+coordinates of P), log f(z', P') >= log f - 2 (A^T w)(z' - z) - sum_frames tr(X R), with R = (S_out - S_in)/f. Both
+A^T w and R vanish at the minimum, so there the bound is the value; what rounding leaves of them is held against z' and X of
+size `REACH`, beyond any network.
 
 Where S_out or S_in is singular, F is the infimum: it depends on both within a common subspace alone, in which they are
 not, and P goes towards zero or infinity outside. Then P is that of matrices with a little of the identity added, such
@@ -127,7 +127,9 @@ class _Balanced:
         root = np.sqrt(values)
         up, down = (vectors * root) @ vectors.T, (vectors / root) @ vectors.T
         sides = np.where(terms.inverse[:, None, None], up, down)
-        self.matrices = np.exp(logs)[:, None, None] * (sides @ terms.matrices @ sides) / least  # (k, h, h), sum of traces 1
+        self.matrices = (
+            np.exp(logs)[:, None, None] * (sides @ terms.matrices @ sides) / least
+        )  # (k, h, h), sum of traces 1
 
     @cached_property
     def shares(self) -> Array:
@@ -280,7 +282,9 @@ def bounded_mean(S_out: Array, S_in: Array, condition: float) -> tuple[Array, bo
     least = least_trace(S_out, S_in)
     for touch in (0.0, 1 / condition):
         one, two = (S + touch * top * identity for S, top in zip((S_out, S_in), largest, strict=True))
-        if not touch and any(np.linalg.eigvalsh(S)[0] <= RANK * top for S, top in zip((S_out, S_in), largest, strict=True)):
+        if not touch and any(
+            np.linalg.eigvalsh(S)[0] <= RANK * top for S, top in zip((S_out, S_in), largest, strict=True)
+        ):
             continue
         P, _ = geometric_mean(one, two)
         if touch or np.linalg.cond(P) <= condition:
