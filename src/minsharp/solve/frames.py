@@ -12,9 +12,12 @@ L X = (S X + X S)/2, S = S_out + S_in: what P makes up for.
 
 The lower bound. For any symmetric X, tr(e^-X M) >= tr M exp(-tr(X M)/tr M), by Jensen's inequality in the eigenbasis of
 M. With the shares w of all terms as weights, concavity of the logarithm gives for every z' and every P' = e^X (in the
-coordinates of P), log f(z', P') >= log f - 2 (A^T w)(z' - z) - sum_frames tr(X R), with R = (S_out - S_in)/f. Both
-A^T w and R vanish at the minimum, so there the bound is the value; what rounding leaves of them is held against z' and X of
-size `REACH`, beyond any network.
+coordinates of P), with R = (S_out - S_in)/f for each frame,
+
+    log f(z', P')  >=  log f - 2 (A^T w)(z' - z) - sum over frames of tr(X R)
+
+Both A^T w and R vanish at the minimum, so there the bound is the value; what rounding leaves of them is held against z'
+and X of size `REACH`, beyond any network.
 
 Where S_out or S_in is singular, F is the infimum: it depends on both within a common subspace alone, in which they are
 not, and P goes towards zero or infinity outside. Then P is that of matrices with a little of the identity added, such
