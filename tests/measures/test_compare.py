@@ -22,6 +22,8 @@ INVARIANT = {
     "relative sensitivity (element)",
     "normalized sharpness",
     "normalized sharpness (icml)",
+    "minimum sharpness (full)",
+    "relative minimum sharpness (full)",
     "Fisher-Rao norm",
     "Rangamani flatness",
     "ASAM",

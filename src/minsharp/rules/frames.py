@@ -124,12 +124,14 @@ def _same_within_fibers(labels: Labels, place: Tensor) -> Tensor:
 def along(walk: FrameWalk, labels: Labels, axes: Sequence[int]) -> Labels:
     """Vectors are added along some axes, each with a weight of its own: (*shape) with those axes of size one."""
     atoms, fibers = labels
+    if not atoms.numel():
+        raise UnfitError
     rank = atoms.dim()
     kept = [d for d in range(rank) if d not in {a % rank for a in axes}]
     rows_of_atoms, rows_of_fibers = (
         t.permute(*kept, *axes_last(rank, axes)).flatten(len(kept)) for t in (atoms, fibers)
     )
-    if not rows_of_atoms.shape[-1] or bool((rows_of_atoms != rows_of_atoms[..., :1]).any()):
+    if bool((rows_of_atoms != rows_of_atoms[..., :1]).any()):
         raise UnfitError  # other coordinates at other places
     shape = [1 if d in {a % rank for a in axes} else size for d, size in enumerate(atoms.shape)]
     together = walk.joined(*rows_of_fibers.unbind(-1)) if rows_of_fibers.shape[-1] > 1 else rows_of_fibers[..., 0]
