@@ -130,11 +130,13 @@ class FrameWalk:
     def produced(self, shape: Sequence[int], axis: int, made_by: Sequence[Tensor]) -> Labels:
         """A new space along an axis of a result."""
         size = shape[axis]
+        if not torch.Size(shape).numel():
+            raise UnfitError
         atoms = torch.arange(size) + self.demands.atoms + 1
         self.demands.spaces.append(size)
         for view in made_by:
             self.demands.records.append(Record(atoms, torch.zeros_like(atoms), self._owned(view), False))
-        fibers = torch.arange(torch.Size(shape).numel() // max(size, 1)) + self._fibers
+        fibers = torch.arange(torch.Size(shape).numel() // size) + self._fibers
         self._fibers += len(fibers)
         rest = [n for d, n in enumerate(shape) if d != axis % len(shape)]
         whole = fibers.view(*rest, 1).expand(*rest, size)

@@ -67,7 +67,7 @@ def _shared(found: dict[str, Entries], leaves: list[str], uses: Counter[str]) ->
     for name in leaves:
         by_parameter.setdefault(found[name].parameter, []).append(name)
     for parameter, names in by_parameter.items():
-        if len(names) > 1 or 0 in found[names[0]].view.stride():
+        if len(names) > 1 or not _apart(found[names[0]].view):
             whole = found[parameter].view
             count = torch.zeros(whole.numel(), dtype=torch.uint8)
             places = torch.arange(whole.numel()).view(whole.shape)
@@ -76,3 +76,13 @@ def _shared(found: dict[str, Entries], leaves: list[str], uses: Counter[str]) ->
             if int(count.max() if count.numel() else 0) > 1:
                 shared.add(parameter)
     return shared
+
+
+def _apart(view: Tensor) -> bool:
+    """Whether strides alone tell that no entry is seen twice: each steps over all that smaller ones reach."""
+    reach = 0
+    for step, size in sorted((step, size) for step, size in zip(view.stride(), view.shape, strict=True) if size > 1):
+        if step <= reach:
+            return False
+        reach += step * (size - 1)
+    return True
