@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BENCH_VENV := .bench-venv
+INTEGRATIONS_VENV := .integrations-venv
 RUN := $(VENV)/bin/python
 PIP_QUIET := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow fuzz lint lint-ruff lint-types lint-imports lint-spelling docs bench clean
+.PHONY: demo test test-integrations test-slow fuzz lint lint-ruff lint-types lint-imports lint-spelling docs bench clean
 
 demo: $(VENV)/ready
 	$(VENV)/bin/minsharp demo
@@ -15,6 +16,10 @@ test: lint docs
 
 test-slow: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 -m slow
+
+# Networks of other libraries, as they come, in an environment of their own.
+test-integrations: $(INTEGRATIONS_VENV)/ready
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(INTEGRATIONS_VENV)/bin/python -m pytest -n 2 tests/integrations
 
 # 10,000 random networks, every claim checked on each: about an hour on two cores. FUZZ="--count 500 --start 20000" for others.
 FUZZ ?= --count 10000
@@ -43,6 +48,7 @@ docs: $(VENV)/ready
 bench: $(BENCH_VENV)/ready
 	$(BENCH_VENV)/bin/python -m benchmarks.run
 	$(BENCH_VENV)/bin/python -m benchmarks.rescaling
+	$(BENCH_VENV)/bin/python -m benchmarks.transformers
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"minsharp needs Python >= 3.11, {sys.executable} is {v.major}.{v.minor}; try: make PYTHON=python3.11")'
@@ -57,5 +63,13 @@ $(BENCH_VENV)/ready: pyproject.toml constraints.txt benchmarks/peers.txt
 	$(BENCH_VENV)/bin/python -m pip install $(PIP_QUIET) --no-deps --requirement benchmarks/peers.txt
 	@touch $@
 
+# A library joins by a line in one of the two files: the second is for those that would pull another torch.
+INTEGRATIONS := tests/integrations/requirements.txt tests/integrations/without-dependencies.txt
+$(INTEGRATIONS_VENV)/ready: pyproject.toml constraints.txt $(INTEGRATIONS)
+	$(PYTHON) -m venv $(INTEGRATIONS_VENV)
+	$(INTEGRATIONS_VENV)/bin/python -m pip install $(PIP_QUIET) --constraint constraints.txt --editable . --requirement $(firstword $(INTEGRATIONS))
+	$(INTEGRATIONS_VENV)/bin/python -m pip install $(PIP_QUIET) --no-deps --requirement $(lastword $(INTEGRATIONS))
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis site
+	rm -rf $(VENV) $(BENCH_VENV) $(INTEGRATIONS_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis site

@@ -7,7 +7,7 @@ laws that operations and losses obey in `minsharp.laws`.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import InputError, LossError, MinsharpError, NonFiniteError, NotExactError, ReadError
+from .errors import InputError, LossError, MinsharpError, NonFiniteError, NotExactError, RankError, ReadError
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
@@ -15,7 +15,9 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .curvature.gram import hessian_grams
     from .curvature.hessian import hessian_diagonal, hessian_trace
     from .measures.compare import compare
+    from .measures.load import load
     from .measures.minimum import flattest, minimum_sharpness
+    from .measures.monitor import Monitor
     from .measures.registry import measure
     from .measures.relative import relative_minimum_sharpness, relative_sensitivity
     from .measures.robustness import noise_robustness
@@ -29,6 +31,8 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .report.html import write_report
     from .results.curvature import Diagonal, Trace
     from .results.gram import Grams
+    from .results.reduce import all_reduce
+    from .subject.shards import shard
 
 __all__ = [
     "Diagonal",
@@ -37,13 +41,16 @@ __all__ = [
     "InputError",
     "LossError",
     "MinsharpError",
+    "Monitor",
     "Network",
     "NonFiniteError",
     "NotExactError",
+    "RankError",
     "ReadError",
     "Symmetries",
     "Trace",
     "Transformation",
+    "all_reduce",
     "compare",
     "flattest",
     "fold_batchnorm",
@@ -51,6 +58,7 @@ __all__ = [
     "hessian_grams",
     "hessian_trace",
     "laws",
+    "load",
     "losses",
     "measure",
     "measures",
@@ -61,6 +69,7 @@ __all__ = [
     "relative_minimum_sharpness",
     "relative_sensitivity",
     "rescale",
+    "shard",
     "symmetries",
     "verify",
     "write_report",
@@ -72,7 +81,9 @@ _LATER = {
     "curvature.hessian": ("hessian_diagonal", "hessian_trace"),
     "measures.compare": ("Comparison", "compare"),
     "measures.full": ("FullMinimumSharpness",),
+    "measures.load": ("load",),
     "measures.minimum": ("MinimumSharpness", "flattest", "minimum_sharpness"),
+    "measures.monitor": ("Monitor",),
     "measures.normalized": ("NormalizedSharpness", "normalized_sharpness"),
     "measures.registry": ("measure",),
     "measures.relative": (
@@ -93,6 +104,8 @@ _LATER = {
     "report.html": ("write_report",),
     "results.curvature": ("Diagonal", "Trace"),
     "results.gram": ("Grams",),
+    "results.reduce": ("all_reduce",),
+    "subject.shards": ("shard",),
 }
 """Where each name is defined. Of those in `measures` some are not in ``__all__``: they answer here as before."""
 

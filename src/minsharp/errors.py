@@ -28,3 +28,18 @@ class NotExactError(MinsharpError):
 
 class NonFiniteError(MinsharpError, ValueError):
     """A weight, an input or an activation is NaN or infinite."""
+
+
+class EmptyDataError(InputError):
+    """The data holds no sample."""
+
+
+class WeightlessError(LossError):
+    """Every target of the data is ignored, or has weight zero: nothing by itself, but a part of more data may be so."""
+
+    result: object = None
+    """The sums over that part: zeros, and how many samples there were."""
+
+
+class RankError(MinsharpError):
+    """One of several processes that measure together failed or ended: every one of them is told."""

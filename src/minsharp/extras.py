@@ -5,10 +5,10 @@ from typing import Any
 
 from .errors import InputError
 
-_PACKAGES = {"sklearn": "scikit-learn"}
+_PACKAGES = {"sklearn": "scikit-learn", "PIL": "Pillow"}
 
 
-def required(module: str, what: str) -> Any:
+def required(module: str, what: str, extra: str = "experiments") -> Any:
     """A module of an optional package; where it is missing, an error that says how to get it.
 
     >>> required("json.decoder", "reading").__name__
@@ -19,4 +19,4 @@ def required(module: str, what: str) -> Any:
     except ImportError as error:
         root = module.partition(".")[0]
         name = _PACKAGES.get(root, root)
-        raise InputError(f"{what} needs {name}: pip install 'minsharp[experiments]' ({error})") from None
+        raise InputError(f"{what} needs {name}: pip install 'minsharp[{extra}]' ({error})") from None

@@ -6,16 +6,20 @@ from typing import Any
 
 
 @contextmanager
-def bar(description: str, total: int | None, show: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar, if it is to be shown; yields what to call with the amount of work that was done."""
+def bar(description: str, total: int | None, show: bool) -> Iterator[Callable[..., None]]:
+    """A progress bar, if it is to be shown; yields what to call with the work that was done, and a note on it."""
     if not show:
-        yield lambda n: None
+        yield lambda n, note="": None
         return
     from rich.progress import MofNCompleteColumn
 
     with _progress(MofNCompleteColumn()) as progress:
         task = progress.add_task(description, total=total)
-        yield lambda n: progress.advance(task, n)
+
+        def advance(n: int, note: str = "") -> None:
+            progress.update(task, advance=n, description=f"{description}, {note}" if note else description)
+
+        yield advance
 
 
 @contextmanager

@@ -176,10 +176,10 @@ def test_exported_networks_give_the_numbers_of_the_python_call(entry: Entry, tmp
 
 
 def test_a_loaded_network_computes_what_was_exported(model: Path) -> None:
-    from minsharp.cli.sources import load_model
+    from minsharp.cli.factories import ModelChoice, load_model
 
     inputs, _ = ZOO[0].data(7)
-    loaded = load_model(str(model))
+    loaded = load_model(ModelChoice(str(model)))
     original = ZOO[0].model().eval()
     assert torch.equal(call(loaded, inputs), call(original, inputs))
     assert list(loaded.state_dict()) == list(original.state_dict())
@@ -335,8 +335,11 @@ def test_wrong_use(model: Path, data: Path, tmp_path: Path, capsys: Capture) -> 
     missing = tmp_path / "nowhere"
     refused(capsys, ["measure", missing / "m.pt2", "--data", data], "there is no file")
     refused(capsys, ["measure", model, "--data", missing / "d.npz"], "there is no file")
-    refused(capsys, ["measure", model, "--data", "cifar"], "expected digits, mnist, fashion-mnist, or an .npz")
+    refused(
+        capsys, ["measure", model, "--data", "cifar"], "expected digits, mnist, fashion-mnist, cifar-10, or an .npz"
+    )
     refused(capsys, ["measure", "nonsense", "--data", data], "expected a .pt2 file")
+    refused(capsys, ["measure", "best.pth", "--data", data], "package.module:factory --weights best.pth")
     refused(capsys, ["measure", "no.such.module:f", "--data", data], "cannot import")
     refused(capsys, ["measure", f"{__name__}:nothing", "--data", data], "has no 'nothing'")
     refused(capsys, ["measure", f"{__name__}:not_a_model", "--data", data], "returns a int")

@@ -72,7 +72,7 @@ def test_a_subset_keeps_images_and_labels_together() -> None:
 def test_an_unknown_name() -> None:
     with pytest.raises(InputError, match=r"no data set 'cifar': expected one of digits, mnist, fashion-mnist"):
         load("cifar")
-    assert NAMES == ("digits", "mnist", "fashion-mnist")
+    assert NAMES == ("digits", "mnist", "fashion-mnist", "cifar-10")
 
 
 def test_idx_files_are_read(folder: Path) -> None:
@@ -211,7 +211,7 @@ def test_no_mirror_has_it(folder: Path, tmp_path_factory: pytest.TempPathFactory
     (damaged / FILES[0]).write_bytes(b"other")
     with (
         served(damaged) as mirror,
-        pytest.raises(InputError, match=r"could not be downloaded:\n.*hash.*\nPut the four files into a folder"),
+        pytest.raises(InputError, match=r"could not be downloaded:\n.*hash.*\nPut the files into a folder"),
     ):
         fetch(source_of(folder, mirror), FILES[0], cache)
     assert not list(cache.iterdir())

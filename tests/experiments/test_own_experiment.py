@@ -131,7 +131,10 @@ def test_every_folder_of_the_docs_is_read(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("widhts", "no experiment 'widhts': expected one of trace, labels, approximations, or package.module:OBJECT"),
+        (
+            "widhts",
+            "no experiment 'widhts': expected one of trace, labels, approximations, stability, or package",
+        ),
         ("\x1b[2J", r"no experiment '\\x1b\[2J'"),
         ("nowhere:X", "cannot import 'nowhere' for the experiment 'nowhere:X': ModuleNotFoundError"),
         ("json:loads", "'json:loads' is function: expected a minsharp.experiments.Experiment"),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
+from tests.support.oracles import ggn_diagonal
 
 
 class Through(torch.autograd.Function):
@@ -61,3 +62,24 @@ def test_a_derivative_by_hand_that_is_right() -> None:
     before = {name: p.clone() for name, p in model.state_dict().items()}
     assert ms.read(model, x)
     assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
+
+
+class Tokens(nn.Module):
+    """The places of an image as tokens: cotangents come back to the norm with the channels last in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.norm(self.first(x)).flatten(2).transpose(1, 2)).relu().mean(1)
+
+
+def test_a_single_image_whose_derivative_torch_gets_wrong() -> None:
+    """By torch itself, in a batch of several images, the numbers are right."""
+    torch.manual_seed(0)
+    model, x, y = Tokens().double().eval(), torch.randn(4, 2, 3, 3).double(), torch.tensor([0, 1, 2, 1])
+    found = ms.hessian_trace(model, (x, y), curvature="ggn").by_parameter
+    for name, value in found.items():
+        expected = float(ggn_diagonal(model, x, y, nn.CrossEntropyLoss(), name).sum())
+        assert value == pytest.approx(expected, rel=1e-9)

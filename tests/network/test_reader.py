@@ -84,6 +84,16 @@ LIVE: dict[str, Callable[[Any, Tensor], Any]] = {
     "a copy": lambda m, x: m.head(torch.empty_like(x).copy_(m.a(x)).relu()),
     "a weight that is copied": lambda m, x: x @ torch.empty(3, 6, dtype=D).copy_(m.head.weight).T,
     "a checkpoint": lambda m, x: m.head(checkpoint(lambda v: m.a(v).relu(), x, use_reentrant=False)),
+    "a weight for each sample": lambda m, x: (
+        (m.head.weight.repeat(x.shape[0], 1) * m.a(x).relu().repeat_interleave(3, 0)).sum(1).view(-1, 3)
+    ),
+    "samples again and again": lambda m, x: m.head(m.a(x).relu().repeat(2, 1)).view(2, -1, 3).mean(0),
+    "an index for all heads": lambda m, x: m.head(
+        m.a(x).view(-1, 3).gather(1, torch.tensor([[2, 0, 0]]).expand(2 * x.shape[0], -1)).view(-1, 6)
+    ),
+    "a weight in which the batch size cancels": lambda m, x: (
+        m.a(x).relu() @ (m.head.weight * (x.reshape(-1, 2).shape[0] / x.shape[0])).T
+    ),
     "a buffer that counts": lambda m, x: (m.buffer.add_(1), plain(m, x))[-1],
 }
 
@@ -100,6 +110,13 @@ def test_models_as_they_come(name: str) -> None:
 
 def tripled(module: nn.Module, into: Any, out: Any) -> Any:
     return tuple(None if gradient is None else 3 * gradient for gradient in into)
+
+
+def test_what_forward_counts_into_its_outputs_starts_anew_each_time_it_is_tried() -> None:
+    model = Own(lambda m, x: m.head(m.a(x).relu() * m.buffer.add_(1)))
+    before = model.buffer.clone()
+    assert "a.weight" in ms.read(model, X).parameters
+    assert torch.equal(model.buffer, before)
 
 
 def test_hooks() -> None:

@@ -117,9 +117,80 @@ def scripted() -> nn.Module:
         return nn.Sequential(torch.jit.script(nn.Linear(3, 2)))
 
 
+def traced() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result: nn.Module = torch.jit.trace(plain(), X)
+    return result
+
+
+def prepared() -> nn.Module:
+    """For quantization in training: with observers, and rounding."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = plain().float().train()
+        model.qconfig = torch.ao.quantization.get_default_qat_qconfig("x86")
+        torch.ao.quantization.prepare_qat(model, inplace=True)
+    return model
+
+
+def sharded(inside: bool) -> nn.Module:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if not inside:
+            return FullyShardedDataParallel(plain(), device_id=torch.device("cpu"))
+        model = plain()
+        model[0] = FullyShardedDataParallel(model[0], device_id=torch.device("cpu"))
+    return model
+
+
+def sharded_anew() -> nn.Module:
+    """Each parameter by itself, as fully_shard does it."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = plain()
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    return model
+
+
+def distributed_inside() -> nn.Module:
+    model = plain()
+    model[0] = nn.parallel.DistributedDataParallel(model[0])
+    return model
+
+
+def fake() -> nn.Module:
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        return nn.Sequential(nn.Linear(3, 2))
+
+
+def quantised_tensor() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = plain()
+        model.register_buffer("table", torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
+    return model
+
+
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "script": (scripted, r"the model's '0' is a torch.jit.ScriptModule \(Linear\): pass the module"),
     "meta": (lambda: nn.Linear(3, 2, device="meta"), "'weight' of Linear is on the meta device"),
+    "traced": (traced, r"the model is a torch.jit.ScriptModule \(Sequential\): pass the module it was made of"),
+    "prepared": (prepared, r"the model's '0\.weight_fake_quant' watches values for quantization, or rounds them"),
+    "sharded": (lambda: sharded(False), "the model is a FullyShardedDataParallel: each process holds a part"),
+    "a sharded part": (lambda: sharded(True), "the model's '0' is a FullyShardedDataParallel: each process holds"),
+    "sharded anew": (sharded_anew, r"'0\.weight' of FSDPSequential is a DTensor: .*full_tensor\(\)"),
+    "a distributed part": (
+        distributed_inside,
+        r"'0' is a DistributedDataParallel inside of it: put .* = model\.0\.module",
+    ),
+    "fake": (fake, "'0.weight' of Sequential is a FakeTensor, and has no values"),
+    "quantised tensor": (quantised_tensor, r"'table' of Sequential is quantised \(Tensor, torch.qint8\)"),
     "lazy": (lambda: nn.Sequential(nn.LazyLinear(2)), r"'0\.weight' of Sequential has no shape yet"),
     "quantised": (quantised, r"the model's '0' is quantised \(torch\.ao\.nn\.quantized"),
     "exported": (lambda: torch.export.export(plain(), (X,)), r"an ExportedProgram: pass program\.module\(\)"),
@@ -307,3 +378,23 @@ def test_results_of_another_network_are_refused() -> None:
             ms.minimum_sharpness(plain(), measured)
     with pytest.raises(ms.InputError, match="not of this network"):
         ms.minimum_sharpness(ms.read(plain(), X), ms.hessian_diagonal(wide, X))
+
+
+def test_what_a_model_keeps_in_a_dict_is_copied_as_numbers() -> None:
+    """As attention biases that are made of parameters once, at the first call in eval mode."""
+
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.kept = nn.Linear(3, 2), dict[str, Tensor]()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.kept["bias"] = 2 * self.linear.bias
+            return self.linear(x) + self.kept["bias"]
+
+    model = Keeps().double()
+    model(X)
+    twin: Any = ms.rescale(model, {"linear.weight": 2.0})
+    assert torch.equal(twin.kept["bias"], model.kept["bias"])
+    assert twin.kept["bias"].is_leaf
+    assert torch.equal(twin.linear.weight, 2 * model.linear.weight)

@@ -4,12 +4,15 @@ from typing import Annotated
 
 import typer
 
+from ..errors import InputError
 from ..version import __version__
+from . import team
 from .bench import bench
 from .compare import compare
 from .demo import demo
 from .flatten import flatten
 from .measure import measure
+from .merge import merge
 from .reproduce import app as reproduce
 from .reproduce import figures
 
@@ -30,14 +33,20 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     """How sharp is your minimum? Exact curvature, and the sharpness that no rescaling can fool."""
+    if team.launched() and context.invoked_subcommand not in team.SHARED:
+        raise InputError(
+            f"minsharp {context.invoked_subcommand} runs on one process: call it without torchrun. "
+            f"On several run {', '.join(team.SHARED)}"
+        )
 
 
-for command in (demo, measure, flatten, compare, bench):
+for command in (demo, measure, merge, flatten, compare, bench):
     app.command()(command)
 app.add_typer(reproduce)
 app.command()(figures)

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..curvature.hessian import hessian_diagonal, hessian_trace
 from ..errors import InputError
-from ..losses import as_loss
+from ..losses import Criterion, as_loss
+from ..losses.axis import on_axis
 from ..network.network import Network
 from ..network.reader import read
 from ..reference.estimators import hutchinson_trace
@@ -21,8 +22,10 @@ from ..subject.batches import Batch, batches
 from ..text import number
 from ..text.terminal import rich_table
 from . import options
+from .factories import ModelChoice
 from .output import command, console, note, print_json
-from .sources import Loaded, load_data, load_loss, load_model
+from .sources import DataChoice, Loaded, load_loss
+from .task import load
 
 PROBES = 30
 TARGET = 0.01
@@ -37,7 +40,12 @@ def bench(
         typer.Argument(metavar="[MODEL]", help="As for measure. Without it: three networks of the paper, untrained."),
     ] = None,
     data: Annotated[str | None, typer.Option("--data", metavar="DATA", help="As for measure.")] = None,
+    arguments: options.Arguments = None,
     weights: options.Weights = None,
+    weights_key: options.WeightsKey = None,
+    outputs: options.Outputs = None,
+    class_axis: options.ClassAxis = None,
+    images: options.Images = None,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     samples: options.Samples = None,
     data_dir: options.DataDir = None,
@@ -55,9 +63,13 @@ def bench(
         minsharp bench model.pt2 --data digits --samples 500
     """
     criterion = load_loss(str(loss))
-    found = [
-        _timed(name, *work, criterion, repeat) for name, work in _problems(model, data, weights, samples, data_dir)
-    ]
+    choice = None if model is None else ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
+    source = None if data is None else DataChoice(data, samples, None, data_dir, images or ())
+    if choice is None and (source or weights or arguments or images):
+        raise InputError(
+            "--data, --weights, --arg and --image belong to a model: minsharp bench model.pt2 --data digits"
+        )
+    found = [_timed(name, *work, criterion, repeat) for name, work in _problems(choice, source, samples)]
     if as_json:
         print_json({"threads": torch.get_num_threads(), "networks": found})
         return
@@ -74,32 +86,28 @@ _TIMES = ("trace_seconds", "diagonal_seconds", "backprops_seconds", "hutchinson_
 
 
 def _problems(
-    model: str | None, data: str | None, weights: Path | None, samples: int | None, data_dir: Path | None
-) -> list[tuple[str, tuple[nn.Module, Loaded]]]:
+    model: ModelChoice | None, data: DataChoice | None, samples: int | None
+) -> list[tuple[str, tuple[Network, Loaded]]]:
     if model is None:
-        if data is not None or weights is not None:
-            raise InputError("--data and --weights belong to a model: minsharp bench model.pt2 --data digits")
         return [(name, _built_in(name, samples or count)) for name, count in BUILT_IN.items()]
     if data is None:
-        raise InputError(f"what data does {model} take? minsharp bench {model} --data digits")
-    module = load_model(model, weights)
-    return [(Path(model).name, (module, load_data(data, module, samples, None, data_dir)))]
+        raise InputError(f"what data does {model.name} take? minsharp bench {model.name} --data digits")
+    return [(Path(model.name).name, load(model, data))]
 
 
-def _built_in(name: str, count: int) -> tuple[nn.Module, Loaded]:
+def _built_in(name: str, count: int) -> tuple[Network, Loaded]:
     from ..models import build
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
         module = build(name)
         inputs, targets = torch.randn(count, 1, 28, 28), torch.randint(10, (count,))
-    return module, Loaded(inputs, targets, (inputs, targets))
+    return read(module, inputs), Loaded(inputs, targets, (inputs, targets))
 
 
-def _timed(name: str, module: nn.Module, data: Loaded, criterion: nn.Module, repeat: int) -> dict[str, Any]:
+def _timed(name: str, network: Network, data: Loaded, criterion: Criterion, repeat: int) -> dict[str, Any]:
     """Each method in turn in every round, so that whatever else the machine does hits all alike."""
     note(f"timing {name}")
-    network = read(module, data.inputs)
     exact = all(network.exactness[n] for n, p in network.parameters.items() if p.requires_grad)
     kind = "hessian" if exact else "ggn"
     # more samples at a time are not always faster
@@ -112,7 +120,7 @@ def _timed(name: str, module: nn.Module, data: Loaded, criterion: nn.Module, rep
     for method in methods.values():
         method()
     rounds = [{key: _clock(method) for key, method in methods.items()} for _ in range(repeat)]
-    row: dict[str, Any] = {"network": name, "samples": len(next(batches(data.batches))), "curvature": kind}
+    row: dict[str, Any] = {"network": name, "samples": sum(map(len, batches(data.batches))), "curvature": kind}
     row |= {key: median(times[key] for times in rounds) for key in methods}
     total = hessian_trace(network, data.batches, criterion, curvature="ggn").total
     return {**row, **_hutchinson(network, data, criterion, total)}
@@ -124,9 +132,10 @@ def _clock(method: Callable[[], object]) -> float:
     return perf_counter() - start
 
 
-def _backprops(network: Network, data: Loaded, criterion: nn.Module, size: int) -> None:
+def _backprops(network: Network, data: Loaded, criterion: Criterion, size: int) -> None:
     """A forward pass, and each column of the loss's factor pulled back to where parameters enter; nothing else."""
-    loss, held = as_loss(criterion), set(network.parameters)
+    shape, held = network.graph.values[network.graph.output].shape, set(network.parameters)
+    loss = on_axis(as_loss(criterion), shape, data.targets, network.class_axis)
     uses = [op for op in network.graph.operations if any(name in held for _, name in op.reads)]
     where = [name for op in uses for name in op.outputs]
     for batch in batches(data.batches):
@@ -146,7 +155,7 @@ def _parts(batch: Batch, size: int) -> list[Batch]:
     return [batch.part(i, i + size) for i in range(0, len(batch), size)]
 
 
-def _hutchinson(network: Network, data: Loaded, criterion: nn.Module, total: float) -> dict[str, Any]:
+def _hutchinson(network: Network, data: Loaded, criterion: Criterion, total: float) -> dict[str, Any]:
     """Seconds to a standard error of 1 % of the trace, from the spread and the time of a few probes."""
     if data.targets is None:
         return {"hutchinson_probes": None, "hutchinson_seconds": None}

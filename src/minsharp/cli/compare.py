@@ -12,7 +12,9 @@ from ..measures.registry import MEASURES
 from ..text import count, number
 from ..text.terminal import rich_table
 from . import options
+from .factories import ModelChoice
 from .output import command, console, note, print_json, watched
+from .sources import DataChoice
 from .task import prepare
 
 
@@ -38,7 +40,12 @@ CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE.csv", help=
 def compare(
     model: options.Model,
     data: options.Data,
+    arguments: options.Arguments = None,
     weights: options.Weights = None,
+    weights_key: options.WeightsKey = None,
+    outputs: options.Outputs = None,
+    class_axis: options.ClassAxis = None,
+    images: options.Images = None,
     measures: Measures = None,
     rescalings: Rescalings = 5,
     scope: ScopeOption = options.Scope.LAYER,
@@ -58,7 +65,9 @@ def compare(
     """
     if csv is not None:
         check_writable(csv, (".csv",))
-    task = prepare(model, data, weights, loss, curvature, samples=samples, batch_size=batch_size, data_dir=data_dir)
+    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
+    source = DataChoice(data, samples, batch_size, data_dir, images or ())
+    task = prepare(choice, source, loss, curvature)
     found = compare_measures(
         task.network,
         task.data.batches,

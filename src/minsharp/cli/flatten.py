@@ -12,8 +12,10 @@ from ..measures.verify import Verification, verify
 from ..network.rescale import rescale
 from ..text import number
 from . import options
+from .factories import ModelChoice
 from .output import FailureError, command, console, note, print_json
 from .sharpness import print_checks, summary
+from .sources import DataChoice
 from .task import Task, prepare
 
 Out = Annotated[
@@ -32,7 +34,12 @@ def flatten(
     model: options.Model,
     data: options.Data,
     out: Out,
+    arguments: options.Arguments = None,
     weights: options.Weights = None,
+    weights_key: options.WeightsKey = None,
+    outputs: options.Outputs = None,
+    class_axis: options.ClassAxis = None,
+    images: options.Images = None,
     scope: ScopeOption = options.Scope.NEURON,
     power_of_two: PowerOfTwo = False,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
@@ -52,9 +59,9 @@ def flatten(
         minsharp flatten model.pt2 --data digits --out flat.safetensors --power-of-two
     """
     check_writable(out, (".safetensors",))
-    task = prepare(
-        model, data, weights, loss, curvature, parameters, samples=samples, batch_size=batch_size, data_dir=data_dir
-    )
+    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
+    source = DataChoice(data, samples, batch_size, data_dir, images or ())
+    task = prepare(choice, source, loss, curvature, parameters)
     result = _minimum(task, scope, power_of_two)
     flat = rescale(task.network, result.scales, exact=power_of_two)
     verification = verify(task.network, task.data.batches, result, task.loss)

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Timer
 
+from .team import launched, run_together
+
 WRONG_USE, FAILED, INTERRUPTED = 2, 1, 130
 TRACEBACK = "MINSHARP_TRACEBACK"
 """Set in the environment, it shows where an error came from."""
@@ -27,7 +29,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         with interrupts_kept():
             _open_streams()
-            code = _run(arguments)
+            code = _run_launched(arguments) if launched() else _run(arguments)
             code = _flush(code)
     except KeyboardInterrupt:
         code = INTERRUPTED  # as typer says it too, where it is the one that hears Ctrl-C
@@ -35,6 +37,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
         with suppress(OSError, ValueError):
             print("\ninterrupted", file=sys.stderr, flush=True)
     return code
+
+
+def _run_launched(arguments: Sequence[str] | None) -> int:
+    """Run the command line as one of the processes that torchrun started."""
+    from .output import complain
+
+    try:
+        return run_together(lambda: _run(arguments))
+    except KeyboardInterrupt:
+        raise
+    except Exception as error:
+        return complain(f"the processes of torchrun do not find each other: {_text(error)}", FAILED)
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -56,7 +70,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _told(error: BaseException) -> int:
     """Say what went wrong in one line; the exit code."""
-    from ..errors import MinsharpError, NonFiniteError, NotExactError
+    from ..errors import MinsharpError, NonFiniteError, NotExactError, RankError
     from .output import FailureError, complain
 
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's own, of the arguments
@@ -64,7 +78,7 @@ def _told(error: BaseException) -> int:
         return complain(message, int(error.exit_code)) if message else int(error.exit_code)
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
-    if isinstance(error, FailureError | NotExactError | NonFiniteError):
+    if isinstance(error, FailureError | NotExactError | NonFiniteError | RankError):
         return complain(error, FAILED)
     if isinstance(error, MinsharpError):
         return complain(error, WRONG_USE)

@@ -5,22 +5,28 @@ from math import sqrt
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from ..curvature.gram import hessian_grams
 from ..curvature.hessian import hessian_diagonal, hessian_trace
+from ..errors import InputError
 from ..files import check_writable
 from ..measures.minimum import MinimumSharpness, minimum_sharpness
 from ..measures.robustness import NoiseRobustness, noise_robustness
 from ..measures.verify import Verification, verify
+from ..network.network import Network
+from ..network.reader import read
 from ..network.rescale import rescale
-from ..results.curvature import MATRICES
+from ..results.curvature import MATRICES, Diagonal, Trace
+from ..results.gram import Grams
+from ..subject.shards import shard
 from ..text import count, number
 from ..text.terminal import rich_table
-from . import options
+from . import options, team
+from .factories import ModelChoice
 from .output import FailureError, command, console, note, print_json
 from .sharpness import print_checks, summary
+from .sources import DataChoice
 from .task import Task, prepare
 
 NOISE = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
@@ -35,13 +41,22 @@ Check = Annotated[bool, typer.Option("--verify", help="Measure every claim afres
 ReportFile = Annotated[
     Path | None, typer.Option("--report", metavar="FILE.html", help="Also write a report, with the verification.")
 ]
+SaveFile = Annotated[
+    Path | None,
+    typer.Option("--save", metavar="FILE", help="Also keep the curvature: .json or .safetensors, for minsharp merge."),
+]
 
 
 @command
 def measure(
     model: options.Model,
     data: options.Data,
+    arguments: options.Arguments = None,
     weights: options.Weights = None,
+    weights_key: options.WeightsKey = None,
+    outputs: options.Outputs = None,
+    class_axis: options.ClassAxis = None,
+    images: options.Images = None,
     scope: ScopeOption = None,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
@@ -51,6 +66,7 @@ def measure(
     data_dir: options.DataDir = None,
     check: Check = False,
     report: ReportFile = None,
+    save: SaveFile = None,
     as_json: options.Json = False,
 ) -> None:
     """Measure the trace of the Hessian and the minimum sharpness, with its certificate.
@@ -58,13 +74,22 @@ def measure(
     Example:
 
         minsharp measure model.pt2 --data digits --report sharpness.html
+
+        minsharp measure timm:create_model --arg model_name=resnet18 --arg num_classes=10 --weights best.pth
+        --data photos/train --image resize=256 --image crop=224 --samples 500
     """
     if report is not None:
         check_writable(report, (".html", ".htm"))
-    task = prepare(
-        model, data, weights, loss, curvature, parameters, samples=samples, batch_size=batch_size, data_dir=data_dir
-    )
-    results = minima(task, [scope] if scope else [options.Scope.LAYER, options.Scope.NEURON])
+    if save is not None:
+        check_writable(save, (".json", ".safetensors"))
+    if (check or report is not None) and team.launched():
+        raise InputError("--verify and --report run on one process: leave them out, or call minsharp without torchrun")
+    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
+    source = DataChoice(data, samples, batch_size, data_dir, images or ())
+    task = prepare(choice, source, loss, curvature, parameters)
+    scopes = [scope] if scope else [options.Scope.LAYER, options.Scope.NEURON]
+    measured = curvature_of(task, scopes)
+    results = [minimum_sharpness(task.network, measured, scope=str(s)) for s in scopes]  # type: ignore[arg-type]
     checks: dict[str, Verification] = {}
     if check or report is not None:
         checks = {r.scope: verify(task.network, task.data.batches, r, task.loss) for r in results}
@@ -74,16 +99,21 @@ def measure(
         _print(results, checks)
     if report is not None:
         _write(report, task, results, checks)
+    if save is not None and team.speaks():
+        measured.save(save)
+        note(f"wrote {save}")
     failed = [name for name, verification in checks.items() if not verification.holds]
     if failed:
         raise FailureError(f"the verification fails for scope {', '.join(failed)}")
 
 
-def minima(task: Task, scopes: Sequence[str]) -> list[MinimumSharpness]:
-    """The minimum sharpness in each scope, from curvature that is measured once."""
+def curvature_of(task: Task, scopes: Sequence[str]) -> Trace | Diagonal | Grams:
+    """What the minimum in each of the scopes is made of, measured once."""
     find: Any = hessian_diagonal if "neuron" in scopes else hessian_grams if "full" in scopes else hessian_trace
-    measured = find(task.network, task.data.batches, task.loss, **task.options)
-    return [minimum_sharpness(task.network, measured, scope=str(scope)) for scope in scopes]  # type: ignore[arg-type]
+    group = team.group()
+    data = task.data.batches if group is None else shard(task.data.batches, group)
+    measured: Trace | Diagonal | Grams = find(task.network, data, task.loss, process_group=group, **task.options)
+    return measured
 
 
 def _document(task: Task, results: list[MinimumSharpness], checks: dict[str, Verification]) -> dict[str, Any]:
@@ -126,8 +156,9 @@ def _write(report: Path, task: Task, results: list[MinimumSharpness], checks: di
 
     note("testing the network under noise for the report")
     flat = rescale(task.network, min(results, key=lambda r: r.value).scales)
+    flattest = read(flat, task.data.inputs, **task.reading)
     noisy = {
-        name: _under_noise(task, network) for name, network in (("as it is", task.network.module), ("flattest", flat))
+        name: _under_noise(task, network) for name, network in (("as it is", task.network), ("flattest", flattest))
     }
     write_report(
         report,
@@ -140,7 +171,7 @@ def _write(report: Path, task: Task, results: list[MinimumSharpness], checks: di
     note(f"wrote {report}")
 
 
-def _under_noise(task: Task, module: torch.nn.Module) -> list[NoiseRobustness]:
+def _under_noise(task: Task, network: Network) -> list[NoiseRobustness]:
     """Noise of absolute and of relative size; absolute sizes are taken from the network as it is."""
     weights = [p.detach().double() for p in task.network.parameters.values()]
     count = sum(p.numel() for p in weights)
@@ -149,5 +180,5 @@ def _under_noise(task: Task, module: torch.nn.Module) -> list[NoiseRobustness]:
     found = []
     for noise, unit in (("absolute", typical), ("relative", 1.0)):
         sigmas = [float(number(unit * size, 2)) for size in NOISE]
-        found.append(noise_robustness(module, data, task.loss, sigmas=sigmas, noise=noise))  # type: ignore[arg-type]
+        found.append(noise_robustness(network, data, task.loss, sigmas=sigmas, noise=noise))  # type: ignore[arg-type]
     return found

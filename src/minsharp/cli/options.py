@@ -11,6 +11,7 @@ class Loss(StrEnum):
     """The criterion, by the name that `minsharp.cli.sources.LOSSES` knows it by."""
 
     CROSS_ENTROPY = "cross-entropy"
+    NEXT_TOKEN = "next-token"
     BCE = "bce"
     MSE = "mse"
 
@@ -30,6 +31,13 @@ class Curvature(StrEnum):
     GGN = "ggn"
 
 
+class ExecutorName(StrEnum):
+    """What runs the cells of an experiment."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
 def _models(incomplete: str) -> list[str]:
     """Files that a model may be in, for the shell's completion."""
     return _files(incomplete, (".pt2",))
@@ -37,13 +45,15 @@ def _models(incomplete: str) -> list[str]:
 
 def _data(incomplete: str) -> list[str]:
     """Data sets by name, and files that hold data."""
-    from .sources import NAMED_DATA
+    from ..data import NAMES
 
-    return [name for name in NAMED_DATA if name.startswith(incomplete)] + _files(incomplete, (".npz", ".safetensors"))
+    return [name for name in NAMES if name.startswith(incomplete)] + _files(incomplete, (".npz", ".safetensors"))
 
 
 def _weights(incomplete: str) -> list[str]:
-    return _files(incomplete, (".safetensors", ".pt", ".pth"))
+    from ..io.weights import PICKLED
+
+    return _files(incomplete, (".safetensors", *PICKLED))
 
 
 def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -61,10 +71,35 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A .pt2 file (torch.export.save, with a free batch size), or package.module:factory, a callable without "
-        "arguments that returns the network; the current folder is on the path.",
+        help="A .pt2 file (torch.export.save, with a free batch size), or package.module:factory, a callable that "
+        "returns the network; the current folder is on the path.",
         autocompletion=_models,
         show_default=False,
+    ),
+]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arg",
+        metavar="NAME=VALUE",
+        help="An argument of the factory; may be repeated. A Python literal where it is one (10, False, [2, 2]), else "
+        "text.",
+    ),
+]
+Outputs = Annotated[
+    str | None,
+    typer.Option(
+        "--outputs",
+        metavar="NAME|INDEX",
+        help="Which of what the model returns is measured. (default: the tensor that it returns, or its logits)",
+    ),
+]
+ClassAxis = Annotated[
+    int | None,
+    typer.Option(
+        "--class-axis",
+        metavar="AXIS",
+        help="The axis of the outputs that runs over the classes, where targets do not tell: -1 for language models.",
     ),
 ]
 Weights = Annotated[
@@ -72,8 +107,18 @@ Weights = Annotated[
     typer.Option(
         "--weights",
         metavar="FILE",
-        help="The weights to load: .safetensors, or a .pt/.pth state dict. Never unpickled with code in it.",
+        help="The weights to load: .safetensors, or a checkpoint of torch.save (.pt, .pth, .th, .ckpt, .bin, .tar), in "
+        "which they are found. Never unpickled with code in it.",
         autocompletion=_weights,
+    ),
+]
+WeightsKey = Annotated[
+    str | None,
+    typer.Option(
+        "--weights-key",
+        metavar="KEY",
+        help="Which weights of a checkpoint, where several fit: keys, and what their names begin with, with slashes "
+        "between them: ema, or state_dict/student.",
     ),
 ]
 Data = Annotated[
@@ -81,26 +126,47 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="DATA",
-        help="digits, mnist or fashion-mnist (their training images), or an .npz or .safetensors file that holds x "
-        "and, optionally, y. Several inputs: x0, x1, ... or the names of forward's arguments.",
+        help="digits, mnist, fashion-mnist or cifar-10 (their training images); a folder of images, one folder for "
+        "each class; or an .npz or .safetensors file that holds x and, optionally, y (or labels). Several inputs: x0, "
+        "x1, ... or the names of forward's arguments.",
         autocompletion=_data,
         show_default=False,
+    ),
+]
+Images = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--image",
+        metavar="NAME=VALUE",
+        help="What is done to images; may be repeated: resize=256 (the shorter side, or 256x320), crop=224, "
+        "mean=0.485,0.456,0.406 and std=0.229,0.224,0.225 (or imagenet) of pixels from 0 to 1, channels=1, "
+        "interpolation=bicubic. Of data with a name: mean and std. (default: a folder's pixels from 0 to 1, others' "
+        "from -1 to 1)",
     ),
 ]
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        "--data-dir", metavar="FOLDER", help="Where the files of a named data set are. (default: cache, else download)"
+        "--data-dir",
+        metavar="FOLDER",
+        help="Where the files, or the archive, of a named data set are. (default: cache, else download)",
     ),
 ]
 Samples = Annotated[
-    int | None, typer.Option("--samples", min=1, metavar="N", help="Use the first N samples instead of all of them.")
+    int | None,
+    typer.Option("--samples", min=1, metavar="N", help="Use the first N samples, of a folder N evenly spread ones."),
 ]
 BatchSize = Annotated[
     int | None,
     typer.Option("--batch-size", min=1, metavar="N", help="Samples per batch; the results do not depend on it."),
 ]
-LossOption = Annotated[Loss, typer.Option("--loss", help="The criterion.")]
+LossOption = Annotated[
+    Loss,
+    typer.Option(
+        "--loss",
+        help="The criterion. next-token is that of causal language models: it shifts the labels, which are the tokens.",
+    ),
+]
 CurvatureOption = Annotated[
     Curvature,
     typer.Option("--curvature", help="hessian refuses where its trace is not exact; ggn is for every network."),
@@ -115,6 +181,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and no
 
 Out = Annotated[Path | None, typer.Option(help="Folder for the results. (default: results/ and what is run)")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes. (default: one per core)", min=1)]
+ExecutorOption = Annotated[ExecutorName, typer.Option("--executor", help="Processes of this machine, or tasks of Ray.")]
+Address = Annotated[
+    str | None, typer.Option(help="The Ray cluster, as in ray://host:10001 or auto. (default: one is started here)")
+]
 Force = Annotated[bool, typer.Option("--force", help="Throw away what the folder holds, and run everything.")]
 Seeds = Annotated[str | None, typer.Option(help="How many seeds, or which: '10', '3-5', '1,3,5'.")]
 Device = Annotated[str, typer.Option(help="A torch device.")]

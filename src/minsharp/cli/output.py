@@ -3,8 +3,8 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import wraps
 from typing import Any, ParamSpec, TextIO
 
@@ -15,6 +15,8 @@ from ..text import printable
 Arguments = ParamSpec("Arguments")
 _results: list[TextIO] = []
 """Where results go while a command runs; what anything else prints goes to stderr."""
+_complaints: list[list[object]] = []
+"""Where errors go while several processes run one command."""
 
 
 def command(work: Callable[Arguments, None]) -> Callable[Arguments, None]:
@@ -42,11 +44,29 @@ class FailureError(Exception):
 
 
 def complain(error: object, code: int) -> int:
-    """Print ``error: ...`` on stderr; the exit code, unchanged."""
+    """Print ``error: ...`` on stderr, or keep it for whoever speaks for several processes; the exit code, unchanged."""
+    if _complaints:
+        _complaints[-1].append(error)
+    else:
+        say_error(error)
+    return code
+
+
+@contextmanager
+def kept_complaints() -> Iterator[list[object]]:
+    """What went wrong, in place of saying it."""
+    _complaints.append([])
+    try:
+        yield _complaints[-1]
+    finally:
+        _complaints.pop()
+
+
+def say_error(error: object) -> None:
+    """Print ``error: ...`` on stderr, on one line."""
     text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
     with suppress(OSError, ValueError):  # nobody to tell
         print(f"error: {printable(text)}", file=sys.stderr, flush=True)
-    return code
 
 
 def note(text: str) -> None:

@@ -9,11 +9,25 @@ import typer
 
 from ..extras import required
 from ..text import printable
-from .options import DataDir, DataName, Device, Force, Models, Out, SampleCounts, Seeds, Workers
+from .options import (
+    Address,
+    DataDir,
+    DataName,
+    Device,
+    ExecutorName,
+    ExecutorOption,
+    Force,
+    Models,
+    Out,
+    SampleCounts,
+    Seeds,
+    Workers,
+)
 from .output import note
 
 if TYPE_CHECKING:
     from ..experiments import Experiment, Plan
+    from ..experiments.pool import Executor
 
 app = typer.Typer(
     name="reproduce",
@@ -33,6 +47,8 @@ def trace(
     out: Out = None,
     data_dir: DataDir = None,
     workers: Workers = None,
+    executor: ExecutorOption = ExecutorName.LOCAL,
+    address: Address = None,
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
@@ -50,7 +66,15 @@ def trace(
         seeds=_seeds(seeds, SEEDS),
         device=device,
     )
-    _run(module.TRACE, plan, out or Path("results") / f"trace-{data}", data, data_dir, workers, force)
+    _run(
+        module.TRACE,
+        plan,
+        out or Path("results") / f"trace-{data}",
+        data,
+        data_dir,
+        _where(executor, address, workers),
+        force,
+    )
 
 
 @app.command()
@@ -66,6 +90,8 @@ def labels(
     out: Out = None,
     data_dir: DataDir = None,
     workers: Workers = None,
+    executor: ExecutorOption = ExecutorName.LOCAL,
+    address: Address = None,
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
@@ -84,7 +110,7 @@ def labels(
         device=device,
     )
     place = out or Path("results") / f"labels-{preset}-{protocol}"
-    _run(module.LABELS, plan, place, plan.settings["data"], data_dir, workers, force)
+    _run(module.LABELS, plan, place, plan.settings["data"], data_dir, _where(executor, address, workers), force)
 
 
 @app.command()
@@ -97,6 +123,8 @@ def approximations(
     out: Out = None,
     data_dir: DataDir = None,
     workers: Workers = None,
+    executor: ExecutorOption = ExecutorName.LOCAL,
+    address: Address = None,
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
@@ -113,7 +141,27 @@ def approximations(
         device=device,
     )
     place = out or Path("results") / f"approximations-{data}"
-    _run(module.APPROXIMATIONS, plan, place, data, data_dir, workers, force)
+    _run(module.APPROXIMATIONS, plan, place, data, data_dir, _where(executor, address, workers), force)
+
+
+@app.command()
+def stability(
+    rates: Annotated[str, typer.Option(help="Learning rates, with commas between them.")] = "0.5,1",
+    steps: Annotated[int, typer.Option(help="Steps of gradient descent.", min=1)] = 2000,
+    seeds: Seeds = "1",
+    out: Out = None,
+    workers: Workers = None,
+    executor: ExecutorOption = ExecutorName.LOCAL,
+    address: Address = None,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Sharpness over training: the top eigenvalue against 2/lr, the edge of stability, and minimum sharpness."""
+    from ..experiments import stability as module
+
+    plan = module.plan(rates=_numbers(rates, float, "--rates"), seeds=_seeds(seeds, 1), steps=steps, device=device)
+    place = out or Path("results") / "stability"
+    _run(module.STABILITY, plan, place, "digits", None, _where(executor, address, workers), force)
 
 
 @app.command(name="run")
@@ -125,6 +173,8 @@ def run_any(
     out: Out = None,
     data_dir: DataDir = None,
     workers: Workers = None,
+    executor: ExecutorOption = ExecutorName.LOCAL,
+    address: Address = None,
     force: Force = False,
 ) -> None:
     """Run an experiment of your own, as the others are run; the module that holds it is imported."""
@@ -133,7 +183,15 @@ def run_any(
     experiment = find(name)
     plan = _planned(experiment, dict(map(_setting, options or [])))
     place = out or Path("results") / experiment.name
-    _run(experiment, plan, place, plan.settings.get("data", "digits"), data_dir, workers, force)
+    _run(
+        experiment,
+        plan,
+        place,
+        plan.settings.get("data", "digits"),
+        data_dir,
+        _where(executor, address, workers),
+        force,
+    )
 
 
 def _setting(text: str) -> tuple[str, Any]:
@@ -200,7 +258,7 @@ def _run(
     out: Path,
     data: str,
     data_dir: Path | None,
-    workers: int | None,
+    executor: "Executor",
     force: bool,
 ) -> None:
     """Run the cells, then write and print what they say."""
@@ -208,15 +266,17 @@ def _run(
 
     from ..data import load
     from ..experiments import InterruptedRunError, computed_from, read_results, run
+    from ..experiments.pool import Local
     from ..report.outputs import write_outputs
 
     required("matplotlib", "drawing figures")  # better now than after the work
-    _check_device(plan.settings.get("device", "cpu"))
+    if isinstance(executor, Local):
+        _check_device(plan.settings.get("device", "cpu"))
     place = None if data_dir is None else os.path.abspath(data_dir)
     if data != "digits":
         load(data, place, progress=sys.stderr.isatty())  # once, before the workers: they find it in the cache
     try:
-        run(experiment, plan, out, workers=workers, force=force, data_dir=place)
+        run(experiment, plan, out, executor=executor, force=force, data_dir=place)
     except InterruptedRunError as stop:
         note(str(stop))
         raise typer.Exit(130) from None
@@ -226,6 +286,21 @@ def _run(
     for table in found:
         typer.echo(f"{table}\n")
     note(f"Written: {out / 'results.csv'}, " + ", ".join(path.name for path in written))
+
+
+def _where(name: ExecutorName, address: str | None, workers: int | None) -> "Executor":
+    """What runs the cells."""
+    if name is ExecutorName.RAY:
+        if workers is not None:
+            raise typer.BadParameter("Ray has as many workers as its cluster has CPUs", param_hint="--workers")
+        from ..integrations.ray import Ray
+
+        return Ray(address)
+    if address is not None:
+        raise typer.BadParameter("an address is a Ray cluster's: --executor ray", param_hint="--address")
+    from ..experiments.pool import Local
+
+    return Local(workers)
 
 
 def _check_device(device: str) -> None:

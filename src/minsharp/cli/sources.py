@@ -1,112 +1,93 @@
-"""Models and data as the command line names them."""
+"""Data and losses as the command line names them."""
 
-import importlib
 import inspect
-import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
+from ..data import NAMES
+from ..data.preparation import Preparation
 from ..errors import InputError
 from ..files import is_file
 from ..io.npz import arrays_of
-from ..io.pt2 import load_pt2
-from ..io.weights import load_weights, tensors_of
-from .output import watched
+from ..io.weights import safetensors_of
+from ..losses import Criterion, NextToken
+from .output import note, watched
 
-NAMED_DATA = ("digits", "mnist", "fashion-mnist")
-LOSSES: dict[str, Callable[[], nn.Module]] = {
+LOSSES: dict[str, Callable[[], Criterion]] = {
     "cross-entropy": nn.CrossEntropyLoss,
+    "next-token": NextToken,
     "bce": nn.BCEWithLogitsLoss,
     "mse": nn.MSELoss,
 }
+_TARGETS = ("y", "labels")
+_AT_A_TIME = 64
+"""Images of a folder that are decoded at a time."""
 
 
 class Loaded(NamedTuple):
-    """Inputs, targets if there are any, and the batches made of them."""
+    """Inputs to read the network with, targets if there are any, and all the batches."""
 
     inputs: Any
     targets: Tensor | None
     batches: Any
 
 
-def load_model(model: str, weights: Path | None = None) -> nn.Module:
-    """A model from a `.pt2` file or from ``package.module:factory``, with weights from a file if one is given."""
-    if model.lower().endswith(".pt2"):
-        path = Path(model)
-        if not is_file(path):
-            raise InputError(f"there is no file '{model}'")
-        module = load_pt2(path)
-    elif re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", model):
-        module = _made(model)
-    else:
-        raise InputError(
-            f"'{model}' is not a model: expected a .pt2 file (torch.export.save), or package.module:factory, "
-            "a callable without arguments that returns the network"
-        )
-    if weights is not None:
-        load_weights(module, weights)
-    return module
+@dataclass(frozen=True)
+class DataChoice:
+    """What the options say of the data."""
+
+    name: str
+    samples: int | None = None
+    batch_size: int | None = None
+    data_dir: Path | None = None
+    images: Sequence[str] = ()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What to tell of it with the results."""
+        return {"data": self.name, "images": self.pixels}
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder of images."""
+        return self.name not in NAMES and Path(self.name).is_dir()
+
+    @property
+    def pixels(self) -> str | None:
+        """What was done to the images, if it is images."""
+        if self.is_folder or (self.name in NAMES and self.images):
+            return str(Preparation.of(self.images))
+        return "pixels from -1 to 1" if self.name in NAMES else None
 
 
-def _made(model: str) -> nn.Module:
-    """What a factory returns; the current folder is on the path, as with ``python -m``."""
-    name, _, attribute = model.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    with _asked(f"cannot import '{name}' for the model '{model}'"):
-        factory: Any = importlib.import_module(name)
-    for part in attribute.split("."):
-        with _asked(f"'{name}' cannot tell its '{attribute}', which the model '{model}' asks for"):
-            known = hasattr(factory, part)
-        if not known:
-            raise InputError(f"'{name}' has no '{attribute}', which the model '{model}' asks for")
-        factory = getattr(factory, part)
-    with _asked(f"'{model}' could not be called without arguments"):
-        module = factory if isinstance(factory, nn.Module) else factory()
-    if not isinstance(module, nn.Module):
-        raise InputError(f"'{model}' returns a {type(module).__name__}, expected a torch.nn.Module")
-    return module
-
-
-@contextmanager
-def _asked(trouble: str) -> Iterator[None]:
-    """Other people's code: whatever it raises, also to end the program, is an error that names it."""
-    try:
-        yield
-    except (KeyboardInterrupt, InputError):
-        raise
-    except ImportError as error:
-        raise InputError(f"{trouble}: {error}") from error
-    except BaseException as error:
-        raise InputError(f"{trouble}: {type(error).__name__}: {error}") from error
-
-
-def load_data(
-    name: str, model: nn.Module, samples: int | None = None, batch_size: int | None = None, data_dir: Path | None = None
-) -> Loaded:
-    """Data by name or from a file, in the model's precision, as batches."""
-    inputs, targets = _named_data(name, data_dir) if name in NAMED_DATA else _data_file(name)
-    if samples is not None:
-        inputs = _each(inputs, lambda t: t[:samples])
-        targets = None if targets is None else targets[:samples]
+def load_data(choice: DataChoice, model: nn.Module) -> Loaded:
+    """Data by name, from a folder or from a file, in the model's precision, as batches."""
+    if choice.is_folder:
+        return _folder(choice, model)
+    named = choice.name in NAMES
+    if choice.images and not named:
+        raise InputError(f"--image {choice.images[0]}: '{choice.name}' is not a folder of images")
+    inputs, targets = _named(choice) if named else _data_file(choice.name)
+    if choice.samples is not None:
+        inputs = _each(inputs, lambda t: t[: choice.samples])
+        targets = None if targets is None else targets[: choice.samples]
     n = len(next(iter(_leaves(inputs))))
     if n == 0:
-        raise InputError(f"'{name}' holds no samples")
+        raise InputError(f"'{choice.name}' holds no samples")
     inputs = _each(_in_order(inputs, model), lambda t: _fitting(t, model))
     if targets is not None and targets.is_floating_point():
         targets = _fitting(targets, model)
-    if batch_size is None or batch_size >= n:
+    size = choice.batch_size
+    if size is None or size >= n:
         return Loaded(inputs, targets, (inputs, targets))
-    starts = range(0, n, batch_size)
     batches = [
-        (_each(inputs, lambda t, i=i: t[i : i + batch_size]), None if targets is None else targets[i : i + batch_size])
-        for i in starts
+        (_each(inputs, lambda t, i=i: t[i : i + size]), None if targets is None else targets[i : i + size])
+        for i in range(0, n, size)
     ]
     return Loaded(inputs, targets, batches)
 
@@ -139,11 +120,37 @@ def _fitting(tensor: Tensor, model: nn.Module) -> Tensor:
     return tensor.to(like.device, like.dtype) if tensor.is_floating_point() else tensor.to(like.device)
 
 
-def _named_data(name: str, data_dir: Path | None) -> tuple[Tensor, Tensor | None]:
+def _folder(choice: DataChoice, model: nn.Module) -> Loaded:
+    """The images of a folder, decoded batch by batch, each time that they are gone through."""
+    from torch.utils.data import DataLoader
+
+    from ..data.folder import ImageFolder
+
+    held = ImageFolder(choice.name, Preparation.of(choice.images), choice.samples)
+
+    def batch(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+        images, labels = zip(*items, strict=True)
+        return _fitting(torch.stack(images), model), _fitting(torch.tensor(labels), model)
+
+    batches = DataLoader(held, choice.batch_size or _AT_A_TIME, collate_fn=batch)
+    inputs, targets = next(iter(batches))
+    note(f"{len(held)} of {held.available} images, classes: {len(held.classes)}; {choice.pixels}")
+    return Loaded(inputs, targets, batches)
+
+
+def _named(choice: DataChoice) -> tuple[Tensor, Tensor | None]:
+    """The training images of a data set, from -1 to 1 unless normalised otherwise."""
     from ..data import load
 
-    held = load(name, data_dir, progress=watched())
-    return held.train_x, held.train_y
+    held = load(choice.name, choice.data_dir, progress=watched())
+    if not choice.images:
+        return held.train_x, held.train_y
+    channels = held.train_x.shape[1]
+    preparation = Preparation.of([*choice.images, *([f"channels={channels}"] if channels == 1 else [])])
+    if Preparation.of(choice.images).moves_pixels:
+        raise InputError(f"--image {' '.join(choice.images)}: of {choice.name}, expected mean=... and std=... alone")
+    pixels = held.train_x[: choice.samples] / 2 + 0.5
+    return preparation.normalised(pixels), held.train_y
 
 
 def _data_file(name: str) -> tuple[Any, Tensor | None]:
@@ -151,13 +158,16 @@ def _data_file(name: str) -> tuple[Any, Tensor | None]:
     suffix = path.suffix.lower()
     if suffix not in (".npz", ".safetensors"):
         raise InputError(
-            f"'{name}' is not data: expected {', '.join(NAMED_DATA)}, or an .npz or .safetensors file that holds 'x' "
-            "(the inputs, samples along the first axis) and may hold 'y' (the targets)"
+            f"'{name}' is not data: expected {', '.join(NAMES)}, or an .npz or .safetensors file that holds 'x' (the "
+            "inputs, samples along the first axis) and may hold 'y' (the targets), or a folder of images with a folder "
+            "for each class"
         )
     if not is_file(path):
         raise InputError(f"there is no file '{name}'")
-    arrays = arrays_of(path) if suffix == ".npz" else tensors_of(path)
-    targets = arrays.pop("y", None)
+    arrays = arrays_of(path) if suffix == ".npz" else safetensors_of(path)
+    if all(key in arrays for key in _TARGETS):
+        raise InputError(f"'{name}' holds 'y' and 'labels': expected the targets under one of these names")
+    targets = next((arrays.pop(key) for key in _TARGETS if key in arrays), None)
     if not arrays:
         raise InputError(f"'{name}' holds no 'x': expected the inputs under that name")
     for key, tensor in arrays.items():
@@ -171,7 +181,7 @@ def _data_file(name: str) -> tuple[Any, Tensor | None]:
     return arrays, targets
 
 
-def load_loss(name: str) -> nn.Module:
+def load_loss(name: str) -> Criterion:
     """A criterion by its name on the command line."""
     if name not in LOSSES:
         raise InputError(f"--loss {name}: expected {', '.join(LOSSES)}")

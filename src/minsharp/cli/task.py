@@ -1,15 +1,14 @@
 """What a command works on: the network, the data, the loss, and the settings to tell about them."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from torch import nn
-
+from ..losses import Criterion
 from ..network.network import Network
 from ..network.reader import read
+from .factories import ModelChoice, load_model
 from .output import watched
-from .sources import Loaded, load_data, load_loss, load_model
+from .sources import DataChoice, Loaded, load_data, load_loss
 
 
 @dataclass(frozen=True)
@@ -18,10 +17,12 @@ class Task:
 
     network: Network
     data: Loaded
-    loss: nn.Module
+    loss: Criterion
     curvature: Any
     parameters: list[str] | None
     settings: dict[str, Any]
+    reading: dict[str, Any]
+    """How the network was read."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -30,27 +31,22 @@ class Task:
 
 
 def prepare(
-    model: str,
-    data: str,
-    weights: Path | None,
-    loss: str,
-    curvature: str,
-    parameters: list[str] | None = None,
-    *,
-    samples: int | None,
-    batch_size: int | None,
-    data_dir: Path | None,
+    model: ModelChoice, data: DataChoice, loss: str, curvature: str, parameters: list[str] | None = None
 ) -> Task:
     """Load what the options name, and read the network once."""
-    module = load_model(model, weights)
-    loaded = load_data(data, module, samples, batch_size, data_dir)
+    network, loaded = load(model, data)
     settings = {
-        "model": model,
-        "weights": None if weights is None else str(weights),
-        "data": data,
+        **model.settings,
+        **data.settings,
         "loss": str(loss),
         "curvature": str(curvature),
         "parameters": parameters,
     }
-    network = read(module, loaded.inputs)
-    return Task(network, loaded, load_loss(str(loss)), str(curvature), parameters or None, settings)
+    return Task(network, loaded, load_loss(str(loss)), str(curvature), parameters or None, settings, model.reading)
+
+
+def load(model: ModelChoice, data: DataChoice) -> tuple[Network, Loaded]:
+    """The network, read on its data."""
+    module = load_model(model)
+    loaded = load_data(data, module)
+    return read(module, loaded.inputs, **model.reading), loaded

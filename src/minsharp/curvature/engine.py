@@ -11,6 +11,7 @@ or whatever else a `Quantity` makes of S_i^T J_iP.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -18,15 +19,17 @@ from torch import Tensor
 
 from ..errors import InputError, LossError, NonFiniteError
 from ..graph.records import DEVICE, store
-from ..losses import Columns, Loss
+from ..losses import Columns, Factor, Loss
+from ..losses.factor import Rows
 from ..losses.wording import shape_of
 from ..network.finite import first_non_finite, is_finite
 from ..network.network import Network
 from ..operations import row
 from ..results.sums import CurvatureSum
-from ..rules.contraction import Use, squares_of_rows, wide
-from ..rules.pullback import Pull
+from ..rules.contraction import Use, squares_of_rows
+from ..rules.pullback import Pull, wide, widened
 from ..subject.batches import Batch, chunks
+from .head import LastLayer, find_head
 from .quantities import Leaf, Place, Quantity
 from .schedule import Step, fast_schedule
 
@@ -42,27 +45,56 @@ class _Forward:
     outputs: Tensor
     pulls: list[Pull | None]
     places: list[list[Place]]
+    last: tuple[Tensor, Tensor] | None
+    """What the last layer multiplies, if it is a linear one: inputs and weight."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One chunk on its way: its samples, their outputs and targets, and the way back."""
+
+    n: int
+    outputs: Tensor
+    targets: Tensor | None
+    forward: _Forward
+
+    @property
+    def has_twin(self) -> bool:
+        """Export promises the graph for two samples or more: a lone one has a twin, whose columns are zero."""
+        return self.n == 1
 
 
 class Engine:
-    """Measures some parameters of a network under a loss; stateless between calls of `run`."""
+    """Measures some parameters of a network under a loss; stateless between calls of `run`.
+
+    ``together`` is how many columns are pulled back at once, if memory allows: all of them, unless given.
+    """
 
     def __init__(
-        self, network: Network, parameters: list[str], loss: Loss, quantity: Quantity[Any], memory: int | None = None
+        self,
+        network: Network,
+        parameters: list[str],
+        loss: Loss,
+        quantity: Quantity[Any],
+        memory: int | None = None,
+        together: int | None = None,
     ):
         self.network = network
         self.loss = loss
         self.quantity = quantity
         self.schedule = fast_schedule(network.graph, tuple(parameters))
+        output = self.schedule.graph.values[self.schedule.graph.output]
+        self.head = find_head(self.schedule) if loss.goes_by_rows(len(output.shape)) else None
         self.values = network.state()
         self.device: torch.device = self.values[DEVICE.name]
         self._check_finite()
         self.made = self._run_prelude()
-        if self.schedule.makes_leaves:
-            self.values = {k: v.detach() if isinstance(v, Tensor) else v for k, v in self.made.items()}
-        else:
-            self.values = self.made
-        self.samples, self.columns = self._chunk(memory)
+        half = widened(self.values) is not self.values
+        met = self.values if half else self.made
+        self.values = {k: v.detach() if isinstance(v, Tensor) else v for k, v in met.items()}
+        for operation in self.schedule.prelude if half else ():  # the samples meet what half precision makes
+            operation.run(self.values)
+        self.samples, self.columns = self._chunk(memory, together)
 
     def _check_finite(self) -> None:
         """Refuse weights that are NaN or infinite."""
@@ -74,18 +106,18 @@ class Engine:
 
     def _run_prelude(self) -> dict[str, Any]:
         """What is made of parameters and constants alone: once per call, remembering how, to pull back through."""
-        tracked = dict(self.values)
+        tracked = dict(widened(self.values))
         if self.schedule.makes_leaves:
-            tracked |= {name: self.values[name].requires_grad_() for name in self.schedule.parameters}
+            tracked |= {name: tracked[name].requires_grad_() for name in self.schedule.parameters}
         with torch.set_grad_enabled(self.schedule.makes_leaves):
             for operation in self.schedule.prelude:
-                operation.run(tracked)
+                store(tracked, operation, operation.call(widened(operation.bind(tracked))))
         return tracked
 
-    def _chunk(self, memory: int | None) -> tuple[int, int]:
+    def _chunk(self, memory: int | None, together: int | None) -> tuple[int, int]:
         """How many samples and columns at a time keep the work inside the memory budget."""
         output = self.schedule.graph.values[self.schedule.graph.output]
-        rank = max(self.loss.rank(output.shape), 1)
+        rank = max(together or self.rank, 1)
         size = max(output.dtype.itemsize, 4)
         default = CPU_WORKING_SET if self.device.type == "cpu" else ACCELERATOR_WORKING_SET
         budget = default if memory is None else memory
@@ -93,6 +125,13 @@ class Engine:
         columns = min(rank, max(1, (budget // size - 2 * fixed) // max(2 * each, 1)))
         samples = max(2, budget // (size * (fixed + columns * each)))
         return int(samples), int(columns)
+
+    @property
+    def rank(self) -> int:
+        """The most columns that a sample can have."""
+        shape = self.schedule.graph.values[self.schedule.graph.output].shape
+        rank = self.loss.rank(shape)
+        return min(rank, prod(shape[:-1]) * self.head.width) if self.head is not None else rank
 
     def run(self, stream: Iterator[Batch], advance: Callable[[int], None] = lambda n: None) -> CurvatureSum:
         """The sums over all batches; ``advance`` is told the samples of each chunk."""
@@ -104,6 +143,10 @@ class Engine:
             energy += chunk_energy
             samples += len(chunk)
             advance(len(chunk))
+        return CurvatureSum(self.complete(sums), weight, samples, energy)
+
+    def complete(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The sums in the parameters' order, with those that no column reached; refuses what is not finite."""
         for name in self.schedule.parameters:
             if name not in sums:
                 sums[name] = self.quantity.zero(name, self.values[name])
@@ -112,29 +155,80 @@ class Engine:
                     f"the curvature of '{name}' overflows {self.network.graph.values[name].dtype}. Measure in double "
                     "precision: model.double(), inputs.double()"
                 )
-        order = dict.fromkeys([*self.schedule.parameters, *sums])
-        return CurvatureSum({name: sums[name] for name in order}, weight, samples, energy)
+        return {name: sums[name] for name in dict.fromkeys([*self.schedule.parameters, *sums])}
 
     @torch.no_grad()
     def _add(self, chunk: Batch, sums: dict[str, Tensor]) -> tuple[float, float]:
         """Add the curvature of one chunk to the sums; returns its weight and its energy."""
+        work = self.start(chunk)
+        self.quantity.add(sums, self.exactly(work))
+        return self.loss.weight(work.outputs, work.targets), self.loss.energy(work.outputs)
+
+    def start(self, chunk: Batch) -> Work:
+        """Run the network on some samples."""
         n = len(chunk)
-        alone = n == 1  # export promises the graph for two samples or more: let a lone one have a twin of weight zero
         inputs = self.network.bind(chunk.inputs)
-        if alone:
+        if n == 1:
             inputs = {name: torch.cat([tensor, tensor]) for name, tensor in inputs.items()}
         forward = self._forward(inputs, max(n, 2), self._rows(inputs))
-        outputs = forward.outputs[:n] if alone else forward.outputs
+        outputs = wide(forward.outputs[:n])
         if not is_finite(outputs):
             raise first_non_finite(self.network, inputs)
         self.loss.check(outputs, chunk.targets)
-        columns = self.loss.columns(outputs, chunk.targets)
+        return Work(n, outputs, chunk.targets, forward)
+
+    def exactly(self, work: Work) -> Iterator[tuple[str, Tensor]]:
+        """All columns, or fewer with the same squares; yields what each sweep finds for a parameter."""
+        last = self.last_layer(work, self.loss.factor(work.outputs, work.targets)) if self._may_narrow else None
+        if last is not None:
+            yield from self.end_here(work, last)
+        for S in self.all_columns(work, last):
+            yield from self.pull(work, S, last)
+
+    def all_columns(self, work: Work, last: LastLayer | None) -> Iterator[Tensor]:
+        """Every column that there is, (n, R, ...), some at a time, where `pull` takes them."""
+        if last is None or not last.narrows:
+            columns = self.loss.columns(work.outputs, work.targets)
+            for start in range(0, columns.rank, self.columns):
+                S = self._some(columns, start, work.outputs)
+                yield S if last is None else last.passed_on(S)
+            return
+        columns = last.columns()
         for start in range(0, columns.rank, self.columns):
-            S = self._some(columns, start, outputs)  # (n, R, *output)
-            if alone:
-                S = torch.cat([S, torch.zeros_like(S)])
-            self.quantity.add(sums, self._sweep(forward, S.transpose(0, 1)))
-        return self.loss.weight(outputs, chunk.targets), self.loss.energy(outputs)
+            yield columns.slice(start, min(start + self.columns, columns.rank))
+
+    @property
+    def _may_narrow(self) -> bool:
+        shape = self.schedule.graph.values[self.schedule.graph.output].shape
+        return self.head is not None and shape[-1] - 1 > self.head.width
+
+    def last_layer(self, work: Work, factor: Factor) -> LastLayer | None:
+        """The last layer, where its curvature follows from that of the loss."""
+        if self.head is None or work.forward.last is None or not isinstance(factor, Rows):
+            return None
+        x, weight = work.forward.last
+        return LastLayer(self.head, factor, x[: work.n], weight, work.forward.places[self.head.step])
+
+    def end_here(self, work: Work, last: LastLayer) -> Iterator[tuple[str, Tensor]]:
+        """What the last layer has to itself: in closed form, or of all columns, which go no further."""
+        found = last.own(self.quantity)
+        if found is not None:
+            yield from found
+            return
+        columns = last.ending()
+        for start in range(0, columns.rank, self.columns):
+            S = columns.slice(start, min(start + self.columns, columns.rank))
+            yield from self._sweep(work.forward, self._stacked(work, S), self.schedule.graph.output, last.head.step)
+
+    def pull(self, work: Work, S: Tensor, last: LastLayer | None = None) -> Iterator[tuple[str, Tensor]]:
+        """Pull columns (n, R, ...) back from the outputs; behind a last layer that was dealt with, from its input."""
+        behind = last is not None and not last.head.tied
+        start = last.head.input if last is not None and behind else self.schedule.graph.output
+        return self._sweep(work.forward, self._stacked(work, S), start)
+
+    def _stacked(self, work: Work, S: Tensor) -> Tensor:
+        """(n, R, ...) -> (R, n, ...), zero for a twin."""
+        return (torch.cat([S, torch.zeros_like(S)]) if work.has_twin else S).transpose(0, 1)
 
     def _some(self, columns: Columns, start: int, outputs: Tensor) -> Tensor:
         """The next columns, as many as fit into memory; refuses what is not shaped (n, R, *output)."""
@@ -161,22 +255,24 @@ class Engine:
 
     def _forward(self, inputs: Mapping[str, Tensor], n: int, rows: dict[str, Tensor]) -> _Forward:
         values: dict[str, Any] = self.values | dict(inputs)
+        last: tuple[Tensor, Tensor] | None = None
         pulls: list[Pull | None] = []
         places: list[list[Place]] = []
-        for step in self.schedule.steps:
+        for i, step in enumerate(self.schedule.steps):
             operation = step.operation
-            bound = operation.bind(values)
-            pull = None
-            if step.wanted:
-                made, pull = row(operation).pull(operation, bound, step.wanted)
-            else:
-                made = operation.call(bound)
+            given = operation.bind(values)
+            bound = widened(given)
+            if self.head is not None and i == self.head.step:
+                last = bound["input"], bound["weight"]
+            made, pull = row(operation).pull(operation, bound, step.wanted) if step.wanted else (None, None)
+            if pull is None or bound is not given:  # half precision runs as it is, and is pulled back in float32
+                made = operation.call(given)
             store(values, operation, made)
             pulls.append(pull)
             places.append(self._places(step, bound, values, n, rows) if step.sites else [])
             for name in step.drop:
                 values.pop(name, None)
-        return _Forward(values[self.schedule.graph.output], pulls, places)
+        return _Forward(values[self.schedule.graph.output], pulls, places, last)
 
     def _places(
         self, step: Step, bound: Mapping[str, Any], values: Mapping[str, Any], n: int, rows: dict[str, Tensor]
@@ -197,11 +293,11 @@ class Engine:
         parameter = next(iter(parameters))
         return Leaf(parameter, self.made[leaf], self.made[parameter])
 
-    def _sweep(self, forward: _Forward, G: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Pull the columns back through all steps; yields each parameter's sum once it is complete."""
-        at: dict[str, Tensor] = {self.schedule.graph.output: G}
+    def _sweep(self, forward: _Forward, G: Tensor, start: str, stop: int = 0) -> Iterator[tuple[str, Tensor]]:
+        """Pull columns back from a value, down to a step; yields each parameter's sum once it is complete."""
+        at: dict[str, Tensor] = {start: G}
         shared: dict[str, Tensor] = {}
-        for i in range(len(self.schedule.steps) - 1, -1, -1):
+        for i in range(len(self.schedule.steps) - 1, stop - 1, -1):
             step = self.schedule.steps[i]
             found = [at.pop(name, None) for name in step.operation.outputs]
             if not step.live or all(g is None for g in found):
@@ -217,7 +313,7 @@ class Engine:
             if step.sites:
                 forward.places[i][0].use.memo.clear()  # all of them hold the same
             pull = forward.pulls[i]
-            if pull is not None:
+            if pull is not None and i > stop:
                 pulled = pull(cotangent)
                 for argument, item, name in step.goes_to:
                     given = pulled.get(argument)

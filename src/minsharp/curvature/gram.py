@@ -9,7 +9,7 @@ of which only the blocks of the frames are worked out, through L by L matrices o
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +20,13 @@ from ..network.network import Network
 from ..network.symmetry import FullSymmetries, tried_group
 from ..results.curvature import MatrixName
 from ..results.gram import Grams
-from ..rules.contraction import Outer, Use, square_sum, wide, widest
+from ..results.reduce import together
+from ..rules.contraction import Outer, Use, square_sum, widest
+from ..rules.pullback import wide
 from ..subject.batches import Data
 from ..subject.model import Pattern
 from ..subject.outputs import Pick
-from .hessian import _measure
+from .hessian import Choice, measured_over
 from .quantities import Measured, Place, Quantity
 
 
@@ -195,12 +197,17 @@ def hessian_grams(
     curvature: MatrixName = "hessian",
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
+    process_group: Any = None,
 ) -> Grams:
     """Sums of g g^T in every frame of a network: as `hessian_trace`, with what a minimum over matrices needs.
 
-    ``minimum_sharpness(model, grams, scope="full")`` takes it in place of the data.
+    ``minimum_sharpness(model, grams, scope="full")`` takes it in place of the data. The matrices are those of the
+    Gauss-Newton matrix, positive semi-definite also where a ``tolerance`` makes them estimates: where that is not the
+    Hessian, only ``curvature="ggn"`` has them.
 
     >>> _ = torch.manual_seed(0)
     >>> model, x = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), torch.randn(8, 4)
@@ -211,4 +218,5 @@ def hessian_grams(
     >>> [matrix.shape for matrix in grams.matrices("0.weight")]
     [torch.Size([3, 3])]
     """
-    return _measure(GramSum(), model, data, loss, parameters, curvature, outputs, class_axis, memory, progress)
+    chosen = Choice(parameters, curvature, "parameters", outputs, class_axis, tolerance, seed, memory, progress)
+    return together(lambda: measured_over(GramSum(), model, data, loss, chosen), process_group, model, data)

@@ -1,20 +1,29 @@
 """The exact trace and diagonal of the Hessian."""
 
+from dataclasses import dataclass
+from typing import Any, Literal
+
 from torch import nn
 
-from ..errors import InputError, LossError, NotExactError
+from ..errors import InputError, NotExactError, WeightlessError
 from ..losses import Centred, Criterion, as_loss
 from ..losses.axis import on_axis
 from ..network.network import Network
 from ..network.reader import read
 from ..progress import bar
 from ..results.curvature import MATRICES, Diagonal, MatrixName, Trace
+from ..results.reduce import together
 from ..subject.batches import Data, batches, count, first_of
 from ..subject.model import Pattern, counted
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
+from .activations import activations
 from .engine import Engine
+from .estimate import Estimator
 from .quantities import DIAGONAL, TRACE, Measured, Quantity, Result
+from .smooth import Rest
+
+Of = Literal["parameters", "activations"]
 
 
 def hessian_trace(
@@ -24,18 +33,24 @@ def hessian_trace(
     *,
     parameters: Pattern = None,
     curvature: MatrixName = "hessian",
+    of: Of = "parameters",
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
+    process_group: Any = None,
 ) -> Trace:
     """Tr[H_P] for each parameter P: exact, label-free for cross-entropy, in K - 1 backward passes.
 
     For outputs o that are piecewise linear in P, H_P = 1/n sum_i J_i^T S_i S_i^T J_i with J = do/dP and
     S S^T = d²loss/do², so Tr[H_P] = 1/n sum_i ||S_i^T J_i||_F^2 (Proposition 1 of arXiv 2106.12612, with its norms
     squared). Where o is not piecewise linear in a measured parameter, ``curvature="hessian"`` refuses, naming the
-    operation; ``curvature="ggn"`` returns the trace of the Gauss-Newton matrix for any network, and
-    ``curvature="jacobian"`` uses no loss at all: E ||dc/dP||_F^2 of the centred outputs c = o - mean(o).
+    operation, unless a ``tolerance`` is given: then what the Gauss-Newton matrix leaves out is probed, and the result
+    is an estimate of the Hessian with an error bar, for which targets are needed. ``curvature="ggn"`` returns the trace
+    of the Gauss-Newton matrix for any network, and ``curvature="jacobian"`` uses no loss at all: E ||dc/dP||_F^2 of the
+    centred outputs c = o - mean(o).
 
     Args:
         model: a module, or a network that `read` returned. Measured in eval mode; left as it was.
@@ -46,12 +61,20 @@ def hessian_trace(
         parameters: a glob pattern, or several: measure only the parameters whose names match. Without it, every
             parameter that forward uses and that requires a gradient.
         curvature: "hessian", "ggn" or "jacobian".
+        of: "parameters", or "activations": then the curvature is that with respect to the inputs of each layer, by the
+            layer's name, and ``parameters`` picks among those names.
         outputs: which of what the model returns is measured: a name, an index, or a function that picks it. Without it,
             the tensor that it returns, or its ``logits``.
         class_axis: the axis of the outputs that runs over the classes, where the shape of the targets does not tell: -1
             for language models, (n, positions, classes).
+        tolerance: the relative standard error of the total that will do; zero, unless given: exact. Above zero, columns
+            are mixed with random signs, drawn for each sample by itself, in no more backward passes than it takes, and
+            the result carries its ``standard_error``, in total and for each parameter.
+        seed: of those signs.
         memory: working memory in bytes; decides how many samples are taken at a time. Chosen for speed if not given.
         progress: show a progress bar.
+        process_group: processes that measure together (torch.distributed): each passes its own part of the data, as
+            `shard` makes it, and each returns the result for all of it.
 
     One layer with zero weights has p = 1/K everywhere, so Tr[H_W] = (1 - 1/K) ||x||^2 for a single sample:
 
@@ -61,7 +84,8 @@ def hessian_trace(
     >>> round(hessian_trace(model, torch.tensor([[1.0, 2.0, 2.0]])).total, 4)
     6.75
     """
-    return _measure(TRACE, model, data, loss, parameters, curvature, outputs, class_axis, memory, progress)
+    chosen = Choice(parameters, curvature, of, outputs, class_axis, tolerance, seed, memory, progress)
+    return together(lambda: measured_over(TRACE, model, data, loss, chosen), process_group, model, data)
 
 
 def hessian_diagonal(
@@ -71,10 +95,14 @@ def hessian_diagonal(
     *,
     parameters: Pattern = None,
     curvature: MatrixName = "hessian",
+    of: Of = "parameters",
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
+    process_group: Any = None,
 ) -> Diagonal:
     """DIAG[H_P] for each parameter P, in float64: as `hessian_trace`, with squares summed entry by entry.
 
@@ -84,43 +112,85 @@ def hessian_diagonal(
     >>> hessian_diagonal(model, torch.tensor([[1.0, 2.0, 0.0]])).by_parameter["weight"][0]
     tensor([0.1875, 0.7500, 0.0000], dtype=torch.float64)
     """
-    return _measure(DIAGONAL, model, data, loss, parameters, curvature, outputs, class_axis, memory, progress)
+    chosen = Choice(parameters, curvature, of, outputs, class_axis, tolerance, seed, memory, progress)
+    return together(lambda: measured_over(DIAGONAL, model, data, loss, chosen), process_group, model, data)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a caller asks for beside model, data and loss, as far as it can be checked without them."""
+
+    parameters: Pattern
+    curvature: MatrixName
+    of: Of
+    outputs: Pick
+    class_axis: int | None
+    tolerance: float
+    seed: int
+    memory: int | None
+    progress: bool
+
+    def check(self) -> None:
+        """Refuse what nothing can be measured with."""
+        if self.curvature not in MATRICES:
+            raise InputError(f"curvature={self.curvature!r}: expected one of {', '.join(map(repr, MATRICES))}")
+        if self.of not in ("parameters", "activations"):
+            raise InputError(f"of={self.of!r}: expected 'parameters' or 'activations'")
+        if self.memory is not None and (not isinstance(self.memory, int) or self.memory <= 0):
+            raise InputError(f"memory={self.memory!r}: expected a number of bytes, as in memory=2**30")
+        check_tolerance(self.tolerance)
 
 
 @plain_mode()
-def _measure(
-    quantity: Quantity[Result],
-    model: nn.Module | Network,
-    data: Data,
-    criterion: Criterion | None,
-    parameters: Pattern,
-    curvature: MatrixName,
-    outputs: Pick,
-    class_axis: int | None,
-    memory: int | None,
-    progress: bool,
+def measured_over(
+    quantity: Quantity[Result], model: nn.Module | Network, data: Data, criterion: Criterion | None, chosen: Choice
 ) -> Result:
-    if curvature not in MATRICES:
-        raise InputError(f"curvature={curvature!r}: expected one of {', '.join(map(repr, MATRICES))}")
-    if memory is not None and (not isinstance(memory, int) or memory <= 0):
-        raise InputError(f"memory={memory!r}: expected a number of bytes, as in memory=2**30")
-    loss = Centred() if curvature == "jacobian" else as_loss(criterion)
+    """What a quantity comes to over all the data."""
+    chosen.check()
+    loss = Centred() if chosen.curvature == "jacobian" else as_loss(criterion)
     first, stream = first_of(batches(data))
-    network = read(model, first.inputs, outputs=outputs, class_axis=class_axis)
+    network = read(model, first.inputs, outputs=chosen.outputs, class_axis=chosen.class_axis)
     shape = network.graph.values[network.graph.output].shape
     loss = on_axis(loss, shape, first.targets, network.class_axis)
-    names = counted(network.parameters, parameters)
-    if curvature == "hessian":
-        _refuse_inexact(network, names)
+    weights = network.digests()
+    if chosen.of == "activations":
+        network = activations(network)
+    names = counted(network.parameters, chosen.parameters)
     quantity = quantity.prepared(network, names)
-    engine = Engine(network, names, loss, quantity, memory)
-    with bar("samples", count(data) if progress else None, progress) as advance:
-        total = engine.run(stream, advance)
     known = network.exactness
-    exact = {name: curvature == "jacobian" or bool(known[name]) for name in names}
-    if not total.weight:
-        raise LossError(f"{loss.name} over this data weighs nothing: every target is ignored, or has weight zero")
-    return quantity.result(Measured(total, curvature, loss.name, loss.mean, exact, network.graph))
+    bent = chosen.curvature == "hessian" and not all(known[name] for name in names)
+    if bent and not chosen.tolerance:
+        _refuse_inexact(network, names)
+    rest = Rest(network, names, loss, quantity, chosen.seed) if bent else None
+    size = count(data) if chosen.progress or chosen.tolerance else None
+    with bar("samples", size, chosen.progress) as advance:
+        if chosen.tolerance:
+            estimator = Estimator(network, names, loss, quantity, chosen.tolerance, chosen.seed, chosen.memory, rest)
+            total = estimator.run(stream, size, advance)
+        else:
+            total = Engine(network, names, loss, quantity, chosen.memory).run(stream, advance)
+    exact = {name: chosen.curvature == "jacobian" or bool(known[name]) for name in names}
+    facts = Measured(total, chosen.curvature, loss.name, loss.mean, exact, network.graph, weights)
+    return _weighed(quantity.result(facts), facts)
+
+
+def _weighed(result: Result, facts: Measured) -> Result:
+    """A result over data that weighs something; otherwise an error that carries it, for those who add results up."""
+    if not facts.sum.weight:
+        error = WeightlessError(
+            f"{facts.loss} over this data weighs nothing: every target is ignored, or has weight zero"
+        )
+        error.result = result
+        raise error
+    return result
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Refuse what is no relative error."""
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
+        raise InputError(
+            f"tolerance={tolerance!r}: expected a relative standard error below 1, as in tolerance=0.01, or 0 for exact"
+        )
 
 
 def _refuse_inexact(network: Network, names: list[str]) -> None:
@@ -134,5 +204,8 @@ def _refuse_inexact(network: Network, names: list[str]) -> None:
     also = f", or narrow to the exact ones: parameters={good}" if good else ""
     raise NotExactError(
         "the outputs are not piecewise linear in these parameters, so their Hessian is not the Gauss-Newton "
-        "matrix; to blame:\n" + "\n".join(lines) + f'\nAsk for the Gauss-Newton trace: curvature="ggn"{also}'
+        "matrix; to blame:\n"
+        + "\n".join(lines)
+        + "\nAsk for an estimate with an error bar: tolerance=0.01 (what is left "
+        f'out is probed; needs targets), for the Gauss-Newton trace: curvature="ggn"{also}'
     )

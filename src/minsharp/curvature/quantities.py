@@ -17,8 +17,8 @@ from ..graph.records import Graph
 from ..network.network import Network
 from ..results.curvature import Diagonal, MatrixName, Trace
 from ..results.sums import CurvatureSum
-from ..rules.contraction import Contraction, Use, square_sum, wide, widest
-from ..rules.pullback import differentiating
+from ..rules.contraction import Contraction, Use, square_sum, widest
+from ..rules.pullback import differentiating, wide
 
 
 class Measured(NamedTuple):
@@ -30,6 +30,7 @@ class Measured(NamedTuple):
     mean: bool
     exact: Mapping[str, bool]
     graph: Graph
+    weights: Mapping[str, str]
 
 
 class Leaf(NamedTuple):
@@ -67,7 +68,7 @@ class Leaf(NamedTuple):
 class Place(NamedTuple):
     """The one place where a parameter meets the samples, and what the cotangents G (R, *output) there come to.
 
-    All three answers are in the arrangement of the parameter, also where the samples meet it rearranged.
+    All answers are in the arrangement of the parameter, also where the samples meet it rearranged.
     """
 
     leaf: Leaf
@@ -81,6 +82,10 @@ class Place(NamedTuple):
     def diagonal(self, G: Tensor) -> Tensor:
         """The squared gradients, summed over samples and columns: (*parameter)."""
         return self.leaf.back(self.contraction.diagonal(self.use, G))
+
+    def squares(self, G: Tensor) -> Tensor:
+        """The squared gradients of each column of each sample: (n, R)."""
+        return self.contraction.squares(self.use, G)
 
     def gradients(self, G: Tensor) -> Tensor:
         """The gradient of each column of each sample: (n, R, *parameter)."""
@@ -112,6 +117,18 @@ class Quantity(ABC, Generic[Result]):
         """The same from the cotangents where a parameter is used once; they are others' too, not to be written to."""
         return self.of_gradients(place.leaf.parameter, place.gradients(G))
 
+    def of_last_layer(self, D: Tensor, x: Tensor | None) -> Tensor | None:
+        """The sum for the weight of a linear layer at the very end, or for its bias (without x), where it is known.
+
+        D, (n, positions, K), is the diagonal of the output Hessian, and x, (n, positions, d), what the weight
+        multiplies: the squares of entry (k, j) of the gradients add up to D_k x_j².
+        """
+        return None
+
+    def of_squares(self, squares: Tensor) -> Tensor | None:
+        """The sum from the squared gradients of each sample and column, (n, R), where they are enough."""
+        return None
+
     def add(self, sums: dict[str, Tensor], found: Iterable[tuple[str, Tensor]]) -> None:
         """Add what one sweep finds, parameter by parameter, to the sums so far, in float64."""
         for name, value in found:
@@ -142,6 +159,15 @@ class TraceSum(Quantity[Trace]):
         """The order of the entries does not matter."""
         return place.trace(G)
 
+    def of_last_layer(self, D: Tensor, x: Tensor | None) -> Tensor:
+        """tr(H) ||x||^2, summed over the positions."""
+        traces = D.sum(2)
+        return traces.sum() if x is None else (traces * x.to(D).square().sum(2)).sum()
+
+    def of_squares(self, squares: Tensor) -> Tensor:
+        """(n, R) -> ()."""
+        return squares.sum()
+
     def result(self, measured: Measured) -> Trace:
         """A number for each parameter."""
         return Trace(*measured)
@@ -161,6 +187,10 @@ class DiagonalSum(Quantity[Diagonal]):
     def contract(self, place: Place, G: Tensor) -> Tensor:
         """Without forming the gradients, where the contraction knows how."""
         return place.diagonal(G)
+
+    def of_last_layer(self, D: Tensor, x: Tensor | None) -> Tensor:
+        """diag(H) (x²)^T, summed over the positions."""
+        return D.sum((0, 1)) if x is None else torch.einsum("npk,npd->kd", D, x.to(D).square())
 
     def result(self, measured: Measured) -> Diagonal:
         """A tensor for each parameter, of its shape."""

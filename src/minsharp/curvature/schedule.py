@@ -80,7 +80,7 @@ class Schedule(Structure):
 
     def _site(self, meeting: Meeting) -> Site:
         operation, slot, leaf = meeting.operation, meeting.slot, meeting.leaf
-        known = row(operation).contract.get(slot.argument) if slot.place is None else None
+        known = row(operation).contract.get(slot.argument)
         alone = sum(name == leaf for _, name in operation.reads) == 1
         if known is None or not alone or operation.many or not known.fits(operation, slot.argument, self.graph):
             known = PerSampleVJP()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training and test images of shape (n, 1, height, width) in [-1, 1], with labels from 0 to 9."""
+    """Training and test images of shape (n, channels, height, width) in [-1, 1], with labels from 0 to 9."""
 
     name: str
     train_x: Tensor
@@ -31,4 +31,4 @@ class Dataset:
 
 def normalised(pixels: Tensor, brightest: int) -> Tensor:
     """Pixels from 0 to the brightest, as the paper maps them: (x - 0.5) / 0.5."""
-    return (pixels.float() / brightest - 0.5) / 0.5
+    return pixels.to(torch.float32, copy=True).div_(brightest).sub_(0.5).div_(0.5)

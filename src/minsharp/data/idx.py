@@ -196,7 +196,7 @@ def fetch(source: Source, name: str, folder: Path, *, progress: bool = False) ->
             reasons.append(f"  {mirror}: {' '.join(str(error).split())[:200]}")
     raise InputError(
         f"{name} of {source.name} could not be downloaded:\n" + "\n".join(reasons) + "\n"
-        f"Put the four files into a folder and pass it: --data-dir FOLDER, or load({source.name!r}, data_dir=FOLDER)"
+        f"Put the files into a folder and pass it: --data-dir FOLDER, or load({source.name!r}, data_dir=FOLDER)"
     )
 
 

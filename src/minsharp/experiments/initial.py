@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..data import NAMES, TRAINING_IMAGES, Dataset, load
+from ..data import TRAINING_IMAGES, Dataset, load
 from ..errors import InputError
 from ..models import build
 from ..results.curvature import Diagonal
@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 def check(data: str, models: Sequence[str], samples: Sequence[int]) -> None:
     """Refuse what no cell could do."""
-    if data not in NAMES:
-        raise InputError(f"data={data!r}: expected one of {', '.join(NAMES)}")
+    if data not in TRAINING_IMAGES:
+        raise InputError(f"data={data!r}: expected one of {', '.join(TRAINING_IMAGES)}")
     for name in models:
         if name not in MODELS:
             raise InputError(f"no model {name!r} in this experiment: expected some of {', '.join(MODELS)}")

@@ -9,10 +9,12 @@ import multiprocessing
 import os
 import signal
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
 
@@ -20,13 +22,45 @@ from ..errors import InputError, MinsharpError
 from ..files import held, make_folder
 from .experiment import Experiment
 from .plan import Configuration, Plan, ResultRow, Work
-from .store import CELLS, TABLE, cell_name, finished, prepare, read_cell, write_cell, write_csv
+from .store import TABLE, cell_name, finished, prepare, read_cell, write_cell, write_csv
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class InterruptedRunError(MinsharpError):
     """Somebody pressed Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all cells of a run share. `rows` may be called anywhere, `keep` where the folder of the run is."""
+
+    work: Work
+    settings: Configuration
+    folder: str
+    data_dir: str | None
+
+    def rows(self, cell: Configuration) -> list[ResultRow]:
+        """The rows of a cell; an error names it."""
+        try:
+            return self.work({**self.settings, **cell}, self.data_dir)
+        except MinsharpError:
+            raise
+        except Exception as error:  # as text: not every error finds its way from one process to another
+            name = cell_name(cell).removesuffix(".json")
+            raise MinsharpError(f"{name}: {type(error).__name__}: {error}") from None
+
+    def keep(self, cell: Configuration, rows: Sequence[ResultRow]) -> None:
+        """Write the file of a finished cell."""
+        write_cell(Path(self.folder), cell, rows)
+
+
+class Executor(ABC):
+    """Where cells run: on processes of this machine (`Local`), or on those of a cluster."""
+
+    @abstractmethod
+    def run(self, job: Job, cells: Sequence[Configuration]) -> Iterator[Configuration]:
+        """Run the cells, and yield each once it is kept in its folder; closed early, nothing goes on running."""
 
 
 def run(
@@ -37,11 +71,13 @@ def run(
     workers: int | None = None,
     force: bool = False,
     data_dir: str | None = None,
+    executor: Executor | None = None,
 ) -> list[ResultRow]:
     """Run the cells that the folder does not hold yet, and write `results.csv` of all that it then holds.
 
     Models, ratios, seeds and the like may be added to a folder; with other settings it is refused, and with `force`
-    emptied first.
+    emptied first. Cells run on worker processes of this machine, unless an executor takes them elsewhere: the folder is
+    the same, and one goes on where another stopped.
     """
     if not plan.cells:
         raise InputError("there is nothing to run: name at least one network, one seed, and one of all the others")
@@ -50,7 +86,8 @@ def run(
         folder = prepare(out, plan.record(experiment.name), plan.cells, force)
         waiting = {cell_name(cell): cell for cell in plan.cells if read_cell(folder / cell_name(cell)) is None}
         if waiting:
-            _run_all(experiment, plan, list(waiting.values()), out, workers or _cores(), data_dir)
+            job = Job(experiment.work, plan.settings, str(folder), data_dir)
+            _run_all(executor or Local(workers), job, list(waiting.values()), (experiment.name, len(plan.cells)), out)
         rows = finished(folder)
         write_csv(out / TABLE, rows)
     return rows
@@ -60,37 +97,43 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _run_all(
-    experiment: Experiment,
-    plan: Plan,
-    waiting: Sequence[Configuration],
-    out: Path,
-    workers: int,
-    data_dir: str | None,
-) -> None:
-    """Run cells on workers; each worker writes the file of its cell."""
-    before, total = set(multiprocessing.active_children()), len(plan.cells)
+def _run_all(executor: Executor, job: Job, waiting: Sequence[Configuration], what: tuple[str, int], out: Path) -> None:
+    """Run cells, and show how far they are."""
+    name, total = what
     done = total - len(waiting)
-    spawn = multiprocessing.get_context("spawn")
-    with (
-        _one_thread_each(),
-        ProcessPoolExecutor(min(workers, len(waiting)), spawn, initializer=_start_worker) as pool,
-        _progress(experiment.name, total, done) as advance,
-    ):
+    with _progress(name, total, done) as advance, closing(executor.run(job, waiting)) as cells:  # type: ignore[type-var]
         try:
-            with _deaf():
-                given = (experiment.work, plan.settings, str(out / CELLS), data_dir)
-                futures = {pool.submit(_run_cell, cell, *given): cell for cell in waiting}
-            for future, cell in _as_they_end(futures):
-                future.result()
+            for cell in cells:
                 done += 1
                 advance(cell)
         except BaseException as error:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in set(multiprocessing.active_children()) - before:
-                child.terminate()
             _tell(error, f"{done} of {total} cells are done and kept in {out}; the same command goes on from there")
             raise
+
+
+class Local(Executor):
+    """Worker processes of this machine, one per core unless given; each writes the file of its cell."""
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = workers or _cores()
+
+    def run(self, job: Job, cells: Sequence[Configuration]) -> Iterator[Configuration]:
+        """Each cell once its worker has written it."""
+        before = set(multiprocessing.active_children())
+        spawn = multiprocessing.get_context("spawn")
+        count = min(self.workers, len(cells))
+        with _one_thread_each(), ProcessPoolExecutor(count, spawn, initializer=_start_worker) as pool:
+            try:
+                with _deaf():
+                    futures = {pool.submit(_run_cell, cell, job): cell for cell in cells}
+                for future, cell in _as_they_end(futures):
+                    future.result()
+                    yield cell
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for child in set(multiprocessing.active_children()) - before:
+                    child.terminate()
+                raise
 
 
 def _tell(error: BaseException, kept: str) -> None:
@@ -150,14 +193,8 @@ def _follow(sentinel: int) -> None:
     os._exit(1)
 
 
-def _run_cell(cell: Configuration, work: Work, settings: Configuration, folder: str, data_dir: str | None) -> None:
-    try:
-        rows = work({**settings, **cell}, data_dir)
-    except MinsharpError:
-        raise
-    except Exception as error:  # as text: not every error finds its way from one process to another
-        raise MinsharpError(f"{cell_name(cell).removesuffix('.json')}: {type(error).__name__}: {error}") from None
-    write_cell(Path(folder), cell, rows)
+def _run_cell(cell: Configuration, job: Job) -> None:
+    job.keep(cell, job.rows(cell))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ _CHUNK = 1 << 16
 def first_bytes(path: Path, most: int) -> bytearray:
     """What a file unpacks to, of it no more than so many bytes."""
     found = bytearray()
-    for chunk in _unpacked(path):
+    for chunk in unpacked(path):
         found += chunk[: most - len(found)]
         if len(found) == most:
             break
@@ -25,7 +25,7 @@ def first_bytes(path: Path, most: int) -> bytearray:
 def sha256_unpacked(path: Path, most: int) -> str:
     """The hash of what a file unpacks to; nothing if that is more than so many bytes."""
     digest, size = hashlib.sha256(), 0
-    for chunk in _unpacked(path):
+    for chunk in unpacked(path):
         digest.update(chunk)
         size += len(chunk)
         if size > most:
@@ -33,7 +33,7 @@ def sha256_unpacked(path: Path, most: int) -> str:
     return digest.hexdigest()
 
 
-def _unpacked(path: Path) -> Iterator[bytes]:
+def unpacked(path: Path) -> Iterator[bytes]:
     """What a file unpacks to, piece by piece."""
     try:
         with path.open("rb") as packed, gzip.GzipFile(fileobj=packed) as file:

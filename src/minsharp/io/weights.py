@@ -1,40 +1,40 @@
-"""Weights by name: from `.safetensors`, `.pt` and `.pth` files, into networks, and out again as `.safetensors`."""
+"""Weights by name: from `.safetensors` files and torch.save's, into networks, and out again as `.safetensors`."""
 
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from torch import Tensor, nn
 
 from ..errors import InputError
 from ..files import is_file, write_atomically
+from ..subject.model import unwrapped
+from .checkpoints import Expected, Place, weights_in
 from .pickles import unpickled
 from .untrusted import BROKEN, reading
 
 _NAMES = 8 << 20
 """Bytes that the names and shapes in a file may take: tens of thousands of tensors."""
-_LISTED = 8
-"""Names that an error lists; the others are counted."""
+PICKLED = (".pt", ".pth", ".th", ".ckpt", ".bin", ".tar")
+"""What people call the files that torch.save writes; `checkpoint.pth.tar` is one too."""
 
 
-def tensors_of(path: Path) -> dict[str, Tensor]:
-    """The tensors of a `.safetensors` or `.pt`/`.pth` file, by name; a pickle with code in it is refused."""
+def held_in(path: Path) -> Any:
+    """What a file of weights holds: tensors by name, maybe in dicts of dicts; a pickle with code in it is refused."""
     if not is_file(path):
         raise InputError(f"there is no file '{path}'")
     suffix = path.suffix.lower()
     if suffix == ".safetensors":
-        return _safetensors(path)
-    if suffix not in (".pt", ".pth"):
-        raise InputError(f"'{path}': expected a .safetensors, .pt or .pth file of weights")
-    held = unpickled(path)
-    if isinstance(held, dict) and isinstance(held.get("state_dict"), dict):
-        held = held["state_dict"]
-    if not isinstance(held, dict) or not all(isinstance(v, Tensor) for v in held.values()):
-        raise InputError(f"'{path}' holds a {type(held).__name__}, expected a state dict: names and tensors")
-    return {str(name): tensor for name, tensor in held.items()}
+        return safetensors_of(path)
+    if suffix not in PICKLED:
+        raise InputError(f"'{path}': expected a file of weights, .safetensors or one of {', '.join(PICKLED)}")
+    return unpickled(path)
 
 
-def _safetensors(path: Path) -> dict[str, Tensor]:
+def safetensors_of(path: Path) -> dict[str, Tensor]:
+    """The tensors of a `.safetensors` file, by name."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -42,7 +42,25 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         (size,) = struct.unpack("<Q", file.read(8))
         if size > min(_NAMES, os.fstat(file.fileno()).st_size):
             raise ValueError(f"its header announces {size:,} bytes")
-        return load_file(path if _is_text(path) else f"/dev/fd/{file.fileno()}")
+        return load_file(_named(path, file))
+
+
+def metadata_of(path: Path) -> dict[str, str]:
+    """The text that a `.safetensors` file carries beside its tensors; `safetensors_of` has looked at its size."""
+    from safetensors import SafetensorError, safe_open
+
+    broken: tuple[type[Exception], ...] = (SafetensorError, *BROKEN)
+    with (
+        reading(path, ".safetensors file", broken),
+        path.open("rb") as file,
+        safe_open(_named(path, file), "pt") as held,
+    ):
+        return held.metadata() or {}
+
+
+def _named(path: Path, file: BinaryIO) -> Path | str:
+    """A name for an open file that safetensors takes."""
+    return path if _is_text(path) else f"/dev/fd/{file.fileno()}"
 
 
 def _is_text(path: Path) -> bool:
@@ -53,31 +71,24 @@ def _is_text(path: Path) -> bool:
         return False
 
 
-def load_weights(module: nn.Module, path: Path) -> None:
-    """Weights into a network; an error says which names and shapes do not fit."""
-    given, expected = tensors_of(path), module.state_dict(keep_vars=True)
-    shared: dict[int, list[str]] = {}
-    for name, tensor in expected.items():
-        shared.setdefault(id(tensor), []).append(name)
-    known = {name for names in shared.values() if any(n in given for n in names) for name in names}
-    misfits = [
-        f"{name} {tuple(given[name].shape)} instead of {tuple(expected[name].shape)}"
-        for name in expected
-        if name in given and given[name].shape != expected[name].shape
-    ]
-    troubles = [
-        _listed("missing", [name for name in expected if name not in known]),
-        _listed("unexpected", [name for name in given if name not in expected]),
-        _listed("of another shape", misfits),
-    ]
-    if any(troubles):
-        raise InputError(f"the weights in '{path}' do not fit the model: {'; '.join(filter(None, troubles))}")
-    module.load_state_dict(given, strict=False)
+def load_weights(module: nn.Module, path: Path, key: str | None = None) -> Place:
+    """Weights into a network, wherever in the file they are; returns where. An error says what does not fit.
+
+    The names may be those of a wrapper around the model, or of a module that has the model as a part. ``key`` says
+    which are meant where several in the file fit: keys of dicts and a prefix of the names, with slashes between.
+    """
+    model = unwrapped(module)
+    expected = Expected(model.state_dict(keep_vars=True), frozenset(_counters(model)))
+    place = weights_in(held_in(path), expected, key, path)
+    model.load_state_dict(dict(place.tensors), strict=False)
+    return place
 
 
-def _listed(what: str, names: list[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"{what}: {', '.join(names[:_LISTED])}{more}" if names else ""
+def _counters(module: nn.Module) -> Iterator[str]:
+    """Counts of batches that only training reads: files of old, and those of others, have none."""
+    for path, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            yield f"{path}.num_batches_tracked".lstrip(".")
 
 
 def save_weights(module: nn.Module, path: Path) -> Path:

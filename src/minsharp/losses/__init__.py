@@ -7,8 +7,11 @@ it is a sum over the entries of the outputs: an instance of it goes wherever a c
 """
 
 from .centred import Centred
+from .columns import Columns
+from .factor import Factor
 from .find import as_loss
-from .loss import Columns, Criterion, Loss
+from .loss import Criterion, Loss
+from .next_token import NextToken
 from .separate import Separate
 
-__all__ = ["Centred", "Columns", "Criterion", "Loss", "Separate", "as_loss"]
+__all__ = ["Centred", "Columns", "Criterion", "Factor", "Loss", "NextToken", "Separate", "as_loss"]

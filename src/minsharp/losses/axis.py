@@ -3,7 +3,9 @@
 from torch import Tensor
 
 from ..errors import LossError
-from .loss import Columns, Loss
+from .columns import Columns
+from .factor import Factor, Listed, Rows
+from .loss import Loss
 
 _UNTOLD = "which axis runs over the classes cannot be told"
 _WHICH = "the classes may be on axis 1 or on the last axis"
@@ -59,6 +61,10 @@ class OnAxis(Loss):
         """Targets that fit."""
         return self.inner.any_targets(self._moved(outputs))
 
+    def judged(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """As the loss has them."""
+        return self.inner.judged(targets)
+
     def energy(self, outputs: Tensor) -> float:
         """How large the outputs are."""
         return self.inner.energy(self._moved(outputs))
@@ -68,6 +74,17 @@ class OnAxis(Loss):
         columns = self.inner.columns(self._moved(outputs), targets)
         back = self.axis % outputs.dim() + 1  # after the axis of the columns
         return Columns(columns.rank, lambda start, stop: columns.slice(start, stop).movedim(2, back))
+
+    def goes_by_rows(self, rank: int) -> bool:
+        """Where the classes are on the last axis, and the loss goes row by row along it."""
+        return self.axis % rank == rank - 1 and self.inner.goes_by_rows(2)
+
+    def factor(self, outputs: Tensor, targets: Tensor | None) -> Factor:
+        """That of the loss; one that goes row by row finds its way back by itself."""
+        factor = self.inner.factor(self._moved(outputs), targets)
+        if isinstance(factor, Rows):
+            return factor.on(outputs, self.axis)
+        return Listed(self.columns(outputs, targets))
 
 
 def on_axis(loss: Loss, shape: tuple[int, ...], targets: Tensor | None, class_axis: int | None) -> Loss:

@@ -5,7 +5,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from .loss import Columns
+from .columns import Columns
+from .factor import Factor, SoftmaxRows
 from .separate import Separate
 from .softmax import softmax_columns
 from .wording import wide
@@ -57,8 +58,24 @@ class Centred(Separate):
         K = self._classes(tuple(outputs.shape))
         if K == 1:
             return super().columns(outputs, None)
-        positions = prod(outputs.shape[2:])
-        p = wide(outputs.new_ones(1, positions, K)) / K
-        columns = softmax_columns(p, p.new_full((1, positions), K), outputs[:1])
+        p = self._uniform(outputs)
+        columns = softmax_columns(p, p.new_full(p.shape[:2], K), outputs[:1])
         expand = (len(outputs), *[-1] * outputs.dim())
         return Columns(columns.rank, lambda start, stop: columns.slice(start, stop).expand(expand))
+
+    def goes_by_rows(self, rank: int) -> bool:
+        """The classes are on axis 1."""
+        return rank == 2
+
+    def factor(self, outputs: Tensor, targets: Tensor | None) -> Factor:
+        """Likewise, position by position."""
+        K = self._classes(tuple(outputs.shape))
+        if K == 1:
+            return super().factor(outputs, None)
+        p = self._uniform(outputs).expand(len(outputs), -1, -1)
+        return SoftmaxRows(p, p.new_full(p.shape[:2], K), outputs, 1)
+
+    def _uniform(self, outputs: Tensor) -> Tensor:
+        """Probabilities 1/K at all positions of one sample: (1, positions, K)."""
+        K = outputs.shape[1]
+        return wide(outputs.new_ones(1, prod(outputs.shape[2:]), K)) / K

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import LossError
-from .loss import Columns, Loss
+from .columns import Columns
+from .loss import Loss
 from .wording import name_of, shape_of, wide
 
 

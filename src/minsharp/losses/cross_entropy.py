@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import LossError
-from .loss import Columns, Loss
+from .columns import Columns
+from .factor import Factor, SoftmaxRows
+from .loss import Loss
 from .softmax import softmax_columns
 from .wording import described, shape_of, wide, wide_type
 
@@ -96,6 +98,10 @@ class CrossEntropy(Loss):
     def _kept(self, targets: Tensor) -> Tensor:
         return targets.long() != self.ignore  # a byte compared with -100 is compared with 156
 
+    def judged(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The targets, and which of them are not ignored."""
+        return targets, self._kept(targets)
+
     def weight(self, outputs: Tensor, targets: Tensor | None) -> float:
         """The class weights of the targets; the number of targets where there are none."""
         if targets is None or targets.dtype.is_floating_point:
@@ -123,7 +129,19 @@ class CrossEntropy(Loss):
 
     def columns(self, outputs: Tensor, targets: Tensor | None) -> Columns:
         """The factor of diag(p) - pp^T at every position, times the root of what the target weighs."""
-        n, K = outputs.shape[:2]
-        logits = outputs.flatten(2).movedim(1, -1) if outputs.dim() > 2 else outputs
-        p = logits.softmax(-1, dtype=wide_type(outputs)).view(n, -1, K)
-        return softmax_columns(p, self._coefficient(outputs, targets), outputs)
+        return softmax_columns(_probabilities(outputs), self._coefficient(outputs, targets), outputs)
+
+    def goes_by_rows(self, rank: int) -> bool:
+        """The classes are on axis 1."""
+        return rank == 2
+
+    def factor(self, outputs: Tensor, targets: Tensor | None) -> Factor:
+        """The same matrices, position by position."""
+        return SoftmaxRows(_probabilities(outputs), self._coefficient(outputs, targets), outputs, 1)
+
+
+def _probabilities(outputs: Tensor) -> Tensor:
+    """(n, K, *positions) -> (n, positions, K), wide."""
+    n, K = outputs.shape[:2]
+    logits = outputs.flatten(2).movedim(1, -1) if outputs.dim() > 2 else outputs
+    return logits.softmax(-1, dtype=wide_type(outputs)).view(n, -1, K)

@@ -3,7 +3,6 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any, Self
@@ -12,28 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import LossError
+from .columns import Columns
+from .factor import Factor, Listed
 from .wording import shape_of
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The columns of S for one batch, made a few at a time: ``slice(start, stop) -> (n, stop - start, *output)``.
-
-    ``rank`` is how many there are. Where all of them fit into memory, `Columns.of` takes them as they are.
-    """
-
-    rank: int
-    slice: Callable[[int, int], Tensor]
-
-    @staticmethod
-    def of(S: Tensor) -> "Columns":
-        """All columns at once, (n, rank, *output).
-
-        >>> columns = Columns.of(torch.eye(3).expand(5, 3, 3))  # five samples, three outputs
-        >>> columns.rank, tuple(columns.slice(1, 3).shape)
-        (3, (5, 2, 3))
-        """
-        return Columns(S.shape[1], lambda start, stop: S[:, start:stop])
 
 
 class Loss(ABC):
@@ -94,6 +74,14 @@ class Loss(ABC):
         elif targets.dim() == 0 or len(targets) != len(outputs):
             raise LossError(f"expected one target for each of {len(outputs)} samples, got {shape_of(targets)}")
 
+    def factor(self, outputs: Tensor, targets: Tensor | None) -> Factor:
+        """The same columns, or others with the same S S^T, in a form in which they can be mixed."""
+        return Listed(self.columns(outputs, targets))
+
+    def goes_by_rows(self, rank: int) -> bool:
+        """Whether the factor for outputs with so many axes goes row by row along the last of them: see `Rows`."""
+        return False
+
     def weight(self, outputs: Tensor, targets: Tensor | None) -> float:
         """What a mean over this batch divides by: the number of samples."""
         return float(len(outputs))
@@ -105,6 +93,10 @@ class Loss(ABC):
     def any_targets(self, outputs: Tensor) -> Tensor:
         """Targets that fit, for losses whose Hessian does not depend on them."""
         return torch.zeros_like(outputs)
+
+    def judged(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The class that each prediction is held against, and which of them count: all."""
+        return targets, torch.ones_like(targets, dtype=torch.bool)
 
     def energy(self, outputs: Tensor) -> float:
         """How large the outputs are, where a measure sets the curvature in relation to that; summed over a batch."""
@@ -119,6 +111,8 @@ class Loss(ABC):
 
 
 def _doubled(value: Any) -> Any:
+    if isinstance(value, Loss):
+        return value.double()
     if isinstance(value, nn.Module):
         return copy.deepcopy(value).double()
     return value.detach().double() if isinstance(value, Tensor) and value.dtype.is_floating_point else value

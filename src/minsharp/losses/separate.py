@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import LossError
-from .loss import Columns, Loss
+from .columns import Columns
+from .factor import Factor, SeparateRows
+from .loss import Loss
 from .wording import described, shape_of, wide
 
 
@@ -37,10 +39,20 @@ class Separate(Loss):
         elif not targets.dtype.is_floating_point:
             raise LossError(f"expected floating point targets, got {targets.dtype}: use targets.float()")
 
+    def _root(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
+        return self.second_derivative(wide(outputs), None if targets is None else wide(targets)).sqrt()
+
+    def goes_by_rows(self, rank: int) -> bool:
+        """Every entry is by itself."""
+        return True
+
+    def factor(self, outputs: Tensor, targets: Tensor | None) -> Factor:
+        """A diagonal."""
+        return SeparateRows(self._root(outputs, targets), outputs)
+
     def columns(self, outputs: Tensor, targets: Tensor | None) -> Columns:
         """One nonzero per column."""
-        root = self.second_derivative(wide(outputs), None if targets is None else wide(targets)).sqrt()
-        root = root.reshape(len(outputs), -1).to(outputs.dtype)
+        root = self._root(outputs, targets).reshape(len(outputs), -1).to(outputs.dtype)
         n, entries = root.shape
 
         def slice(start: int, stop: int) -> Tensor:

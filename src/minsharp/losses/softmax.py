@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .loss import Columns
+from .columns import Columns
 
 
 def softmax_columns(p: Tensor, coefficient: Tensor | None, outputs: Tensor) -> Columns:

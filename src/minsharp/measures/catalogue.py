@@ -8,7 +8,7 @@ from torch import nn
 
 from ..errors import InputError
 from ..network.network import Network
-from ..results.curvature import Diagonal
+from ..results.curvature import Diagonal, Trace
 from ..results.gram import Grams
 from .corruption import parameter_corruption
 from .eigenvalue import largest_eigenvalue
@@ -30,14 +30,14 @@ Model = nn.Module | Network
 measure("training loss", invariance="neuron", needs_labels=True, reads=True)(training_loss)
 
 
-@measure("trace", uses="diagonal", reads=True)
-def _trace(model: Model, data: Any, loss: Any, diagonal: Diagonal) -> Score:
-    return Score("trace", diagonal.total)
+@measure("trace", uses="trace", reads=True)
+def _trace(model: Model, data: Any, loss: Any, trace: Trace) -> Score:
+    return Score("trace", trace.total, trace.standard_error or None)
 
 
-@measure("minimum sharpness", invariance="layer", uses="diagonal", reads=True)
-def _minimum(model: Model, data: Any, loss: Any, diagonal: Diagonal) -> Any:
-    return minimum_sharpness(model, diagonal)
+@measure("minimum sharpness", invariance="layer", uses="trace", reads=True)
+def _minimum(model: Model, data: Any, loss: Any, trace: Trace) -> Any:
+    return minimum_sharpness(model, trace)
 
 
 @measure("minimum sharpness (neuron)", invariance="neuron", uses="diagonal", reads=True)

@@ -2,8 +2,8 @@
 
 import csv
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
 from math import inf, isfinite
@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from ..curvature.gram import hessian_grams
-from ..curvature.hessian import hessian_diagonal
+from ..curvature.hessian import check_tolerance, hessian_diagonal, hessian_trace
 from ..errors import InputError
 from ..losses import Criterion
 from ..network.network import Network
@@ -22,7 +22,8 @@ from ..network.rescale import rescale
 from ..network.symmetry import Scope, tried_group
 from ..progress import bar
 from ..reference.objective import doubled
-from ..results.curvature import Diagonal, MatrixName
+from ..results.curvature import Diagonal, MatrixName, Trace
+from ..results.files import Saved
 from ..results.gram import Grams
 from ..subject.batches import Data, batches, first_of, held
 from ..subject.model import copied
@@ -56,7 +57,7 @@ _COLUMNS = ("name", "value", "standard_error", "seconds", "drift", "invariance",
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Saved):
     """Every measure of one network, a row each; ``table["trace"]`` is one of them."""
 
     rows: tuple[Measurement, ...]
@@ -142,6 +143,7 @@ def compare(
     curvature: MatrixName = "hessian",
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
     seed: int = 0,
     progress: bool = False,
 ) -> Comparison:
@@ -162,8 +164,8 @@ def compare(
         scope: "layer", "neuron" or "full", of the rescalings.
         drift_samples: how many samples the drift is measured on.
         curvature: "hessian", or "ggn" where the network is not piecewise linear.
-        outputs, class_axis: as for `hessian_trace`.
-        seed: of the rescalings.
+        outputs, class_axis, tolerance: as for `hessian_trace`. The drift is measured without an error.
+        seed: of the rescalings, and of the signs that a tolerance asks for.
         progress: show a progress bar.
 
     >>> import torch
@@ -181,7 +183,9 @@ def compare(
     stream = held(data)
     first, _ = first_of(batches(stream))
     network = read(model, first.inputs, outputs=outputs, class_axis=class_axis)
-    subject = _Subject(network, stream, loss, curvature)
+    check_tolerance(tolerance)
+    entries = any(measure.uses == "diagonal" for measure in wanted)
+    subject = Subject(network, stream, loss, curvature, entries, {"tolerance": tolerance, "seed": seed})
     others = _rescaled(subject, rescalings, scope, drift_samples, seed)
     with bar("measures", len(wanted) * (1 + len(others)), progress) as advance:
         rows = tuple(_row(measure, subject, others, advance) for measure in wanted)
@@ -190,41 +194,60 @@ def compare(
 
 
 @dataclass(frozen=True)
-class _Subject:
-    """A network with its data: what measures are asked about. The curvature is computed once, or fails once."""
+class Subject:
+    """A network with its data: what measures are asked about. The curvature is computed once, or fails once.
+
+    ``entries`` says whether some measure wants the diagonal: then the traces are those that it adds up to. ``options``
+    are those of `hessian_trace`.
+    """
 
     network: Network
     data: list[tuple[Any, ...]]
     loss: Criterion | None
     curvature: MatrixName
+    entries: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def labelled(self) -> bool:
+        """Whether there are targets throughout."""
         return all(len(batch) == 2 for batch in self.data)
 
     def _measured(self, find: Callable[..., Any], curvature: MatrixName) -> tuple[Any, float]:
         """A result, or why there is none, and the seconds that it took."""
         start = perf_counter()
         try:
-            result = find(self.network, self.data, self.loss, curvature=curvature)
+            result = find(self.network, self.data, self.loss, curvature=curvature, **self.options)
         except Exception as error:  # whatever it is, it goes into the rows that need it
             result = error
         return result, perf_counter() - start
 
     @cached_property
+    def trace(self) -> tuple[Trace | Exception, float]:
+        """The traces, or why there are none, and the seconds that they took."""
+        if not self.entries:
+            return self._measured(hessian_trace, self.curvature)
+        found, seconds = self.diagonal
+        return (found if isinstance(found, Exception) else found.trace), seconds
+
+    @cached_property
     def diagonal(self) -> tuple[Diagonal | Exception, float]:
+        """The diagonal, likewise."""
         return self._measured(hessian_diagonal, self.curvature)
 
     @cached_property
     def jacobian(self) -> tuple[Diagonal | Exception, float]:
+        """That of the centred outputs, likewise."""
         return self._measured(hessian_diagonal, "jacobian")
 
     @cached_property
     def grams(self) -> tuple[Grams | Exception, float]:
+        """The Gram matrices of frames, likewise."""
         return self._measured(hessian_grams, self.curvature)
 
     @cached_property
     def jacobian_grams(self) -> tuple[Grams | Exception, float]:
+        """Those of the centred outputs, likewise."""
         return self._measured(hessian_grams, "jacobian")
 
     def ask(self, measure: Measure) -> tuple[float, float | None, float]:
@@ -239,9 +262,9 @@ class _Subject:
         seconds += perf_counter() - start
         error = getattr(result, "standard_error", None)
         value: Any = getattr(result, "value", result)
-        return float(value), None if error is None else float(error), seconds
+        return float(value), float(error) if error else None, seconds
 
-    def _shared(self, name: Shared | None) -> tuple[dict[str, Diagonal | Grams], float]:
+    def _shared(self, name: Shared | None) -> tuple[dict[str, Any], float]:
         if name is None:
             return {}, 0.0
         found, seconds = getattr(self, name)
@@ -250,7 +273,7 @@ class _Subject:
         return {name: found}, seconds
 
 
-def _rescaled(subject: _Subject, rescalings: int, scope: Scope, samples: int, seed: int) -> list[_Subject]:
+def _rescaled(subject: Subject, rescalings: int, scope: Scope, samples: int, seed: int) -> list[Subject]:
     """The network in double precision on a few samples, as it is and rescaled; nothing if it cannot be rescaled."""
     if not rescalings:
         return []
@@ -264,7 +287,8 @@ def _rescaled(subject: _Subject, rescalings: int, scope: Scope, samples: int, se
     double = read(module, few[0][0], class_axis=network.class_axis)
     elements = [symmetries.random(seed + k, SPREAD) for k in range(rescalings)]
     networks = [double, *(replace(double, module=rescale(module, scales)) for scales in elements)]
-    return [replace(subject, network=one, data=few, loss=doubled(subject.loss)) for one in networks]
+    given = replace(subject, data=few, loss=doubled(subject.loss), options={})
+    return [replace(given, network=one) for one in networks]
 
 
 def _first(data: list[tuple[Any, ...]], samples: int) -> list[tuple[Any, ...]]:
@@ -279,7 +303,7 @@ def _first(data: list[tuple[Any, ...]], samples: int) -> list[tuple[Any, ...]]:
     return result
 
 
-def _row(measure: Measure, subject: _Subject, others: list[_Subject], advance: Callable[[int], None]) -> Measurement:
+def _row(measure: Measure, subject: Subject, others: list[Subject], advance: Callable[[int], None]) -> Measurement:
     start = perf_counter()
     try:
         value, error, seconds = subject.ask(measure)
@@ -295,7 +319,7 @@ def _reason(error: Exception) -> str:
     return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
 
 
-def _drift(measure: Measure, others: list[_Subject], advance: Callable[[int], None]) -> float | None:
+def _drift(measure: Measure, others: list[Subject], advance: Callable[[int], None]) -> float | None:
     values = []
     for other in others:
         try:

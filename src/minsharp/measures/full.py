@@ -19,7 +19,8 @@ from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.outputs import Pick
 from ..text import count, magnitude, number, percent
-from .minimum import OTHERS, MinimumSharpness, exponential, graph_of, nothing_to_do, program
+from .minimum import OTHERS, MinimumSharpness, exponential, graph_of, nothing_to_do
+from .program import program
 
 CONDITION = 1e6
 """The largest condition number of a matrix; in types coarser than double precision, one over the root of their eps."""
@@ -29,17 +30,33 @@ CONDITION = 1e6
 class FullMinimumSharpness(MinimumSharpness):
     """The minimum over scales of layers and matrices of frames; ``scales`` is a `Transformation`, for `rescale`.
 
-    ``lower_bound`` is a bound for all scales and matrices: the two are one convex problem.
+    ``lower_bound`` is a bound for all scales and matrices: the two are one convex problem. The ``standard_error`` of
+    estimated curvature is an approximation: all of a parameter is taken to be as uncertain as its trace.
     """
 
+    symmetries: FullSymmetries = field(repr=False)
     matrices: tuple[Tensor, ...] = field(default=(), repr=False)
 
     @property
     def scales(self) -> Transformation:  # type: ignore[override]
         """Factors for layers, and the matrix of every frame; tensors of their own each time."""
-        group = self.symmetries
-        assert isinstance(group, FullSymmetries)
-        return group.transformation(self.z, [matrix.clone() for matrix in self.matrices])
+        return self.symmetries.transformation(self.z, [matrix.clone() for matrix in self.matrices])
+
+    @property
+    def unknowns(self) -> int:
+        """How many numbers z holds: those of the layers."""
+        return self.symmetries.layer.dimension
+
+    def check_whole(self) -> None:
+        """There is a matrix for every frame, and its entries are there."""
+        frames, shapes = self.symmetries.frames, self.symmetries.shapes
+        sizes = [(frame.size, frame.size) for frame in frames]
+        if [tuple(matrix.shape) for matrix in self.matrices] != sizes:
+            raise ValueError(f"its matrices do not fit the sizes of its frames, {sizes[:5]}")
+        for frame in frames:
+            for member in frame.members:
+                member.check_whole(frame.size, shapes.get(member.parameter, (0,)))
+        super().check_whole()
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
@@ -71,6 +88,8 @@ def full_minimum_sharpness(
     parameters: Pattern = None,
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
 ) -> FullMinimumSharpness:
@@ -94,6 +113,7 @@ def full_minimum_sharpness(
     measured = data
     if not isinstance(measured, Grams):
         options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
+        options |= {"tolerance": tolerance, "seed": seed}
         measured = hessian_grams(model, measured, loss, parameters=parameters, curvature=curvature, **options)
     graph = graph_of(model, measured, "minimum_sharpness")
     fixed = [name for name in graph.parameters if name not in measured.exact]
@@ -154,6 +174,7 @@ def _minimise_over(group: FullSymmetries, measured: Grams, condition: float) -> 
         before=before,
         z=z,
         energy=measured.energy,
+        standard_error=measured.error_of({name: after[name] / old for name, old in before.items() if old}),
         matrices=tuple(_root(torch.from_numpy(P)) for P in solution.P),
     )
 

@@ -26,27 +26,32 @@ from ..network.network import Network
 from ..network.rescale import rescale
 from ..network.symmetry import Scales, Scope, Symmetries, tried_group
 from ..results.curvature import MATRICES, Diagonal, MatrixName, Trace
+from ..results.files import Saved
 from ..results.gram import Grams
 from ..solve.status import Status, StatusText
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
-from ..text import interval, magnitude, number, percent, plain_table
-
-Curvature = Trace | Diagonal
+from ..text import interval, magnitude, number, percent, plain_table, plus_minus
+from .program import Curvature, curvatures, program
 
 OTHERS: dict[str, Callable[..., "MinimumSharpness"]] = {}
 """Minima over groups of more than scales, by scope: each stands in a file of its own, and enters itself here."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class MinimumSharpness(Frozen):
+class MinimumSharpness(Frozen, Saved):
     """The minimum, a certified lower bound, and the rescaling that attains it.
 
     ``by_parameter`` holds each parameter's trace in the rescaled network; ``scales`` goes into `minsharp.rescale`.
     With ``power_of_two``, all of that is of the flattest network that was found with powers of two as factors, and
     ``lower_bound`` is the bound for factors of any kind.
+
+    ``standard_error`` is zero where the curvature is exact. The minimum moves with each parameter's trace as that trace
+    shrinks under the rescaling: dMS/dc_P = exp(-2 t_P), for the best rescaling moves it only to second order. Value and
+    bound are those of the estimated curvature. Per neuron the error is an approximation, all entries of a parameter
+    taken to be as uncertain as their sum.
     """
 
     value: float
@@ -66,6 +71,7 @@ class MinimumSharpness(Frozen):
     z: Tensor = Copied()  # type: ignore[assignment]  # noqa: RUF009
     energy: float = field(default=0.0, repr=False)
     power_of_two: bool = False
+    standard_error: float = 0.0
 
     @property
     def scales(self) -> Scales:
@@ -79,7 +85,7 @@ class MinimumSharpness(Frozen):
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
         scales = {n: f.tolist() if isinstance(f, Tensor) else f for n, f in self.scales.items()}
-        names = "value lower_bound trace attained scope power_of_two curvature loss samples"
+        names = "value lower_bound standard_error trace attained scope power_of_two curvature loss samples"
         return {
             **{name: getattr(self, name) for name in names.split()},
             "status": str(self.status),
@@ -90,6 +96,24 @@ class MinimumSharpness(Frozen):
             "exact": dict(self.exact),
         }
 
+    @property
+    def unknowns(self) -> int:
+        """How many numbers z holds."""
+        return self.symmetries.dimension
+
+    def check_whole(self) -> None:
+        """The scales can be made, and speak of the parameters that were measured."""
+        group = self.symmetries
+        entries = sum(e.plus.numel() + e.minus.numel() for e in group.exponents.values())
+        if not group.nodes.count <= entries or self.z.shape != (self.unknowns,):
+            raise ValueError(f"its group of {group.dimension} numbers does not fit the {self.z.numel()} that it holds")
+        if not set(self.by_parameter) == set(self.before) == set(self.exact) <= set(group.exponents):
+            raise ValueError("its fields speak of different parameters")
+        try:
+            repr(self)
+        except (RuntimeError, IndexError) as error:
+            raise ValueError(f"its scales cannot be made: {error}") from None
+
     def _rows(self) -> list[tuple[str, ...]]:
         scales = self.scales
         return [
@@ -98,8 +122,9 @@ class MinimumSharpness(Frozen):
         ]
 
     def __repr__(self) -> str:
+        value = plus_minus(self.value, self.standard_error or None)
         head = (
-            f"Minimum sharpness {number(self.value)}, from a trace of {number(self.trace)} "
+            f"Minimum sharpness {value}, from a trace of {number(self.trace)} "
             f"({MATRICES[self.curvature]}, scope {self.scope!r}{', powers of two' if self.power_of_two else ''})"
         )
         columns = ("parameter", "trace before", "trace after", "factor")
@@ -127,6 +152,8 @@ def minimum_sharpness(
     parameters: Pattern = None,
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
 ) -> MinimumSharpness:
@@ -153,6 +180,7 @@ def minimum_sharpness(
     True
     """
     options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
+    options |= {"tolerance": tolerance, "seed": seed}
     if scope in OTHERS:
         options |= {"power_of_two": power_of_two, "curvature": curvature, "parameters": parameters}
         return OTHERS[scope](model, data, loss, **options)
@@ -229,7 +257,13 @@ def _minimise_over(symmetries: Symmetries, measured: Curvature, scope: Scope, po
         before=before,
         energy=measured.energy,
         power_of_two=power_of_two,
+        standard_error=measured.error_of(_shrunk(before, after)),
     )
+
+
+def _shrunk(before: Mapping[str, float], after: list[float]) -> dict[str, float]:
+    """How much of each parameter's trace is left: exp(-2 t_P) where the whole tensor has one factor."""
+    return {name: new / old for (name, old), new in zip(before.items(), after, strict=True) if old}
 
 
 def _traces(log_c: Any, A: Any, owner: Any, z: Any, count: int) -> list[float]:
@@ -248,48 +282,6 @@ def _powers(log_c: Any, A: Any, owner: Any, z: Any, before: list[float]) -> tupl
     z = minimise_powers(log_c, A, z)
     after = _traces(log_c, A, owner, z, len(before))
     return (z, after) if sum(after) < sum(before) else (0.0 * z, before)
-
-
-def curvatures(measured: Curvature, scope: Scope) -> dict[str, Tensor]:
-    """The curvature of every measured parameter: a number, or one per entry."""
-    source = measured.trace if scope == "layer" and isinstance(measured, Diagonal) else measured
-    blocks = {n: torch.as_tensor(v, dtype=torch.float64).cpu() for n, v in source.by_parameter.items()}
-    for name, block in blocks.items():
-        if not bool((torch.isfinite(block) & (block >= 0)).all()):
-            bad = block[~(torch.isfinite(block) & (block >= 0))].flatten()[0]
-            raise InputError(f"the curvature of '{name}' is {float(bad)}: expected finite numbers, none negative")
-    return blocks
-
-
-def program(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, Any, Any]:
-    """The geometric program: log c, the matrix A with t = A z for every term, and which parameter each term is of."""
-    import numpy as np
-    import scipy.sparse
-
-    c, plus, minus, owner = _terms(blocks, symmetries)
-    nodes = symmetries.nodes
-    N = scipy.sparse.csr_array(
-        (nodes.coefficient.numpy(), (nodes.form.numpy(), nodes.number.numpy())),
-        shape=(nodes.count, symmetries.dimension),
-    )
-    A = N[plus] - N[minus] if symmetries.dimension else scipy.sparse.csr_array((len(c), 0))
-    A.eliminate_zeros()
-    with np.errstate(divide="ignore"):
-        return np.log(c), A, owner
-
-
-def _terms(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, ...]:
-    """Every (c, plus, minus) of the objective, summed over entries that share a scale, and which parameter it is of."""
-    parts = []
-    for i, (name, block) in enumerate(blocks.items()):
-        exponent = symmetries.exponents[name]
-        plus, minus = torch.broadcast_tensors(exponent.plus, exponent.minus)
-        extra = block.dim() - plus.dim()
-        shared = [d for d in range(block.dim()) if d < extra or plus.shape[d - extra] == 1]
-        c = block.sum(shared, keepdim=True) if shared else block
-        c = c.reshape(c.shape[extra:]).expand(plus.shape)
-        parts.append((c.flatten(), plus.flatten(), minus.flatten(), torch.full((plus.numel(),), i)))
-    return tuple(torch.cat(column).numpy() for column in zip(*parts, strict=True))
 
 
 def exponential(x: float) -> float:
@@ -336,6 +328,8 @@ def flattest(
     parameters: Pattern = None,
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
 ) -> nn.Module:
@@ -363,6 +357,8 @@ def flattest(
         parameters=parameters,
         outputs=outputs,
         class_axis=class_axis,
+        tolerance=tolerance,
+        seed=seed,
         memory=memory,
         progress=progress,
     )

@@ -17,6 +17,7 @@ from ..network.network import Network
 from ..network.reader import read
 from ..reference.estimators import tsuzuku_arxiv_diagonal, tsuzuku_icml_diagonal
 from ..results.curvature import Diagonal, MatrixName
+from ..results.files import Saved
 from ..rules.contraction import Contraction, PerSampleVJP
 from ..solve.status import Status, StatusText
 from ..subject.batches import Data, batches, first_of, held
@@ -30,7 +31,7 @@ Approximation = Literal["exact", "arxiv", "icml"]
 
 
 @dataclass(frozen=True, repr=False)
-class NormalizedSharpness(Frozen):
+class NormalizedSharpness(Frozen, Saved):
     """The sum over layers, and each layer's part, with a certified lower bound on the sum."""
 
     value: float

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from ..errors import InputError
 
 Invariance = Literal["none", "layer", "neuron", "full"]
-Shared = Literal["diagonal", "jacobian", "grams", "jacobian_grams"]
+Shared = Literal["trace", "diagonal", "jacobian", "grams", "jacobian_grams"]
 Function = Callable[..., Any]
 
 
@@ -16,7 +16,7 @@ class Measure:
     """A measure: a function ``(model, data, loss) -> number``, or a result with a ``value``, and what it promises.
 
     ``invariance`` says which rescalings leave it as it is. ``uses`` names the curvature it wants to be given: that is
-    computed once for all measures, and passed as the keyword ``diagonal`` or ``jacobian``; ``grams`` and
+    computed once for all measures, and passed as the keyword ``trace``, ``diagonal`` or ``jacobian``; ``grams`` and
     ``jacobian_grams`` are the Gram matrices of frames. With ``reads`` the function takes a `Network` in place of the
     module.
     """

@@ -20,20 +20,22 @@ from ..losses import Criterion
 from ..network.network import Network
 from ..network.symmetry import Scales, Scope
 from ..results.curvature import Diagonal, Trace
+from ..results.files import Saved
 from ..results.gram import Grams
 from ..solve.status import StatusText
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
-from ..text import count, number, plain_table
-from .minimum import Curvature, MinimumSharpness, minimum_sharpness
+from ..text import count, number, plain_table, plus_minus
+from .minimum import MinimumSharpness, minimum_sharpness
+from .program import Curvature
 
 SensitivityScope = Literal["tensor", "element"]
 
 
 @dataclass(frozen=True, repr=False)
-class RelativeMinimumSharpness:
+class RelativeMinimumSharpness(Saved):
     """The minimum over rescalings of E||dc/dP||^2, summed over parameters, over E||c||^2 (``energy``)."""
 
     value: float
@@ -41,10 +43,19 @@ class RelativeMinimumSharpness:
     energy: float
     minimum: MinimumSharpness = field(repr=False)
 
+    def check_whole(self) -> None:
+        """As the minimum is."""
+        self.minimum.check_whole()
+
     @property
     def status(self) -> StatusText:
         """How sure the minimum is."""
         return self.minimum.status
+
+    @property
+    def standard_error(self) -> float:
+        """Zero where the curvature is exact."""
+        return self.minimum.standard_error / self.energy
 
     @property
     def scales(self) -> Scales:
@@ -53,16 +64,17 @@ class RelativeMinimumSharpness:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
-        numbers = {"value": self.value, "lower_bound": self.lower_bound, "energy": self.energy}
-        return {**numbers, "minimum": self.minimum.to_dict()}
+        numbers = {"value": self.value, "lower_bound": self.lower_bound, "standard_error": self.standard_error}
+        return {**numbers, "energy": self.energy, "minimum": self.minimum.to_dict()}
 
     def __repr__(self) -> str:
-        head = f"Relative minimum sharpness {number(self.value)}: the following over E||c||^2 = {number(self.energy)}"
+        value = plus_minus(self.value, self.standard_error or None)
+        head = f"Relative minimum sharpness {value}: the following over E||c||^2 = {number(self.energy)}"
         return f"{head}\n{self.minimum!r}"
 
 
 @dataclass(frozen=True, repr=False)
-class RelativeSensitivity(Frozen):
+class RelativeSensitivity(Frozen, Saved):
     """The squared relative change of the outputs under noise as large as the weights, and each parameter's part."""
 
     value: float
@@ -70,6 +82,7 @@ class RelativeSensitivity(Frozen):
     energy: float
     scope: SensitivityScope
     samples: int
+    standard_error: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
@@ -77,7 +90,8 @@ class RelativeSensitivity(Frozen):
 
     def __repr__(self) -> str:
         rows = [(name, number(value)) for name, value in self.by_parameter.items()]
-        head = f"Relative sensitivity {number(self.value)} (scope {self.scope!r}, {count(self.samples)} samples)"
+        value = plus_minus(self.value, self.standard_error or None)
+        head = f"Relative sensitivity {value} (scope {self.scope!r}, {count(self.samples)} samples)"
         return f"{head}\n{plain_table(('parameter', 'part'), rows, least=(0, 12))}"
 
 
@@ -91,6 +105,8 @@ def relative_minimum_sharpness(
     parameters: Pattern = None,
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
 ) -> RelativeMinimumSharpness:
@@ -115,6 +131,8 @@ def relative_minimum_sharpness(
         parameters=parameters,
         outputs=outputs,
         class_axis=class_axis,
+        tolerance=tolerance,
+        seed=seed,
         memory=memory,
         progress=progress,
     )
@@ -132,6 +150,8 @@ def relative_sensitivity(
     parameters: Pattern = None,
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
     memory: int | None = None,
     progress: bool = False,
 ) -> RelativeSensitivity:
@@ -156,18 +176,20 @@ def relative_sensitivity(
     if not isinstance(measured, Trace | Diagonal):
         measure: Any = hessian_trace if scope == "tensor" else hessian_diagonal
         options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
+        options |= {"tolerance": tolerance, "seed": seed}
         measured = measure(model, data, parameters=parameters, curvature="jacobian", **options)
     if scope == "element" and isinstance(measured, Trace):
         raise InputError('scope="element" needs the diagonal: pass hessian_diagonal(model, data, curvature="jacobian")')
     held = dict(unwrapped(model).named_parameters(remove_duplicate=False))
     energy = _energy(measured.energy)
     squares = {name: held[name].detach().cpu().double().square() for name in measured.exact}
+    traces = (measured.trace if isinstance(measured, Diagonal) else measured).by_parameter
     if scope == "element":
         parts = {n: float((squares[n] * h.cpu()).sum()) / energy for n, h in measured.by_parameter.items()}
     else:
-        traces = measured.trace if isinstance(measured, Diagonal) else measured
-        parts = {n: _mean(squares[n]) * trace / energy for n, trace in traces.by_parameter.items()}
-    return RelativeSensitivity(sum(parts.values()), parts, energy, scope, measured.samples)
+        parts = {n: _mean(squares[n]) * trace / energy for n, trace in traces.items()}
+    error = measured.error_of({name: part / traces[name] for name, part in parts.items() if traces[name]})
+    return RelativeSensitivity(sum(parts.values()), parts, energy, scope, measured.samples, error)
 
 
 def _jacobian(data: Data | Curvature | Grams) -> Data | Curvature | Grams:

@@ -12,6 +12,7 @@ from ..errors import InputError
 from ..losses import Criterion
 from ..network.network import Network
 from ..reference.objective import Objective
+from ..results.files import Saved
 from ..subject.batches import Data
 from ..subject.model import Pattern
 from ..subject.modes import plain_mode
@@ -42,7 +43,7 @@ class NoiseLevel:
 
 
 @dataclass(frozen=True, repr=False)
-class NoiseRobustness:
+class NoiseRobustness(Saved):
     """Levels of noise, in the order asked for; level zero is the network as it is."""
 
     noise: Noise
@@ -147,8 +148,8 @@ def _trial(
         moved[name] = parameter + size * torch.randn(parameter.shape, generator=generator, dtype=torch.float32).to(
             parameter
         )
-    agree = right = total = count = 0.0
-    classes = labelled = False
+    agree = right = total = count = judged = 0.0
+    labelled = False
     for batch, before in zip(objective.batches, still, strict=True):
         outputs = objective.outputs(moved, batch)
         predictions = _predictions(objective, outputs)
@@ -158,7 +159,8 @@ def _trial(
             labelled = True
             total += float(objective.loss.total(outputs, batch.targets))
             if batch.targets.shape == predictions.shape:
-                classes = True
-                right += float((predictions == batch.targets).sum())
-    accuracy = right / count if classes else None
+                labels, counts = objective.loss.judged(batch.targets)
+                right += float(((predictions == labels) & counts).sum())
+                judged += float(counts.sum())
+    accuracy = right / judged if judged else None
     return agree / count, accuracy, total / objective.divisor if labelled else None

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..frozen import Frozen
+from ..results.files import Saved
 from ..text import number, plus_minus, printable
 
 
 @dataclass(frozen=True, repr=False)
-class Score(Frozen):
+class Score(Frozen, Saved):
     """The value of a measure, the standard error where it is an estimate, and what else is worth knowing of it."""
 
     measure: str

@@ -17,6 +17,7 @@ from ..network.reader import read
 from ..network.rescale import rescale
 from ..network.symmetry import Transformation
 from ..reference.objective import Objective, doubled
+from ..results.files import Saved
 from ..subject.batches import Batch, Data, batches, first_of
 from ..subject.inputs import call_form
 from ..subject.model import copied, unwrapped
@@ -46,7 +47,7 @@ class Check:
 
 
 @dataclass(frozen=True, repr=False)
-class Verification:
+class Verification(Saved):
     """What was measured, claim by claim."""
 
     checks: tuple[Check, ...]

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,9 +14,9 @@ from ..errors import ReadError
 from ..subject.modes import quiet_export
 from ..subject.nodes import mutates
 from ..subject.outputs import picked
+from .layout import SIZES
 from .regions import inline_regions, is_region
 
-_SIZES = (*range(2, 66), 100, 127, 128, 256, 1000, 1023, 1024, 4096, 10_007)
 _SIZES_DIFFER = (
     "forward does different things for different batch sizes: what was read holds {} only. Measure a module that "
     "treats all batches alike"
@@ -25,27 +26,33 @@ _SIZES_DIFFER = (
 class _Picked(nn.Module):
     """The model with its hooks, and of what it returns the tensor that is measured."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, signature: inspect.Signature):
         super().__init__()
         self.training = False
         self.model = model
-        self.forward = functools.wraps(model.forward)(lambda *args, **kwargs: picked(self.model(*args, **kwargs)))
+        forward: Any = functools.wraps(model.forward)(lambda *args, **kwargs: picked(self.model(*args, **kwargs)))
+        forward.__signature__ = signature
+        self.forward = forward
+
+
+def _named(signature: inspect.Signature, given: Iterable[str]) -> inspect.Signature:
+    """The signature with a name for all that goes through **kwargs: torch.export fixes the sizes of what has none."""
+    named = dict(signature.parameters)
+    through = next((p.name for p in named.values() if p.kind is p.VAR_KEYWORD), None)
+    if through is None:
+        return signature
+    del named[through]
+    more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in given if name not in named]
+    return signature.replace(parameters=[*named.values(), *more])
 
 
 def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
     """Export with the batch size left free, regions without gradients inlined, and no operation that writes."""
-    signature = inspect.signature(model.forward)
+    signature = _named(inspect.signature(model.forward), kwargs)
     bound = dict(signature.bind(*args, **kwargs).arguments)
-    for name, parameter in signature.parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD and bound.get(name):
-            raise ReadError(
-                f"cannot read {type(model).__name__}: forward takes {list(bound[name])} through **{name}, and "
-                "torch.export does not leave the batch size of those free. Name them in forward's signature, or pass "
-                "them by position"
-            )
     shapes = pytree.tree_map_only(Tensor, lambda _: {0: Dim.AUTO}, bound)
     with quiet_export():
-        program = torch.export.export(_Picked(model), args, kwargs, dynamic_shapes=shapes, strict=False)
+        program = torch.export.export(_Picked(model, signature), args, kwargs, dynamic_shapes=shapes, strict=False)
         _check_batch_sizes(program)
         inline_regions(program)
         if any(mutates(node) or is_region(node, "autocast") for node in program.graph.nodes):
@@ -59,7 +66,7 @@ def _check_batch_sizes(program: ExportedProgram) -> None:
     sizes: list[Any] = [size for t in tensors if isinstance(t, Tensor) for size in t.shape]
     free = [size for size in sizes if isinstance(size, torch.SymInt) and size.node.expr.free_symbols]
     for condition in [guard.expr for guard in free[0].node.shape_env.guards] if free else []:
-        if not all(bool(condition.subs(dict.fromkeys(condition.free_symbols, n))) for n in _SIZES):
+        if not all(bool(condition.subs(dict.fromkeys(condition.free_symbols, n))) for n in SIZES[1:]):
             raise ReadError(_SIZES_DIFFER.format(f"where {condition}"))
     for symbol, bounds in program.range_constraints.items():
         if bounds.lower == bounds.upper:  # the number of entries that a constant mask picks

@@ -54,28 +54,43 @@ def run_alone(model: nn.Module, args: Any, kwargs: Any) -> list[Alone]:
     Where a torch.autograd.Function takes part, with other weights too: its derivatives may be anything, and weights for
     which they vanish do not show it.
     """
-    args, kwargs = pytree.tree_map_only(Tensor, lambda t: t[:1], (args, kwargs))
     try:
-        own, by_hand = _run_one(model, args, kwargs, None)
-        others = [_run_one(model, args, kwargs, seed)[0] for seed in _OTHER_WEIGHTS] if by_hand else []
+        own, by_hand = _run_one(model, (args, kwargs), None)
+        others = [_run_one(model, (args, kwargs), seed)[0] for seed in _OTHER_WEIGHTS] if by_hand else []
     except Exception:
         return []
     return [own, *others]
 
 
-def _run_one(model: nn.Module, args: Any, kwargs: Any, seed: int | None) -> tuple[Alone, bool]:
-    """The model with its own weights, or others, and whether a derivative on the way was written by hand."""
+def _run_one(model: nn.Module, given: Any, seed: int | None) -> tuple[Alone, bool]:
+    """The model with its own weights, or others, and whether a derivative on the way was written by hand.
+
+    Slopes are taken with the sample twice in a batch: torch's derivative of batch_norm is wrong for a single image
+    whose cotangents lie in memory with the channels last.
+    """
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     if seed is not None:
         generator = torch.Generator("cpu").manual_seed(seed)
         parameters = {name: _drawn_anew(p, generator) for name, p in parameters.items()}
     weights = None if seed is None else {name: p.clone() for name, p in parameters.items()}
-    held = parameters | {name: buffer.clone() for name, buffer in model.named_buffers()}
     with _without_backward_hooks(model), torch.enable_grad():
         _track(parameters.values())
-        outputs = picked(functional_call(model, held, args, kwargs))
-        by_hand = _any_by_hand(outputs.grad_fn)
-        return Alone(outputs.detach(), _slopes(outputs, parameters), weights), by_hand
+        twice = _called(model, parameters, _rows(given, [0, 0]))
+        slopes, by_hand = _slopes(twice, parameters), _any_by_hand(twice.grad_fn)
+    with torch.no_grad():
+        alone = _called(model, parameters, _rows(given, [0])).detach()  # forward may switch gradients on
+        return Alone(alone, slopes, weights), by_hand
+
+
+def _called(model: nn.Module, parameters: Mapping[str, Tensor], given: tuple[Any, Any]) -> Tensor:
+    """The outputs with other parameters; what forward writes into buffers, it writes into copies."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    return picked(functional_call(model, {**parameters, **buffers}, *given))
+
+
+def _rows(given: Any, rows: list[int]) -> Any:
+    """Some of the samples, as forward takes them."""
+    return pytree.tree_map_only(Tensor, lambda t: t[rows], given)
 
 
 def _drawn_anew(parameter: Tensor, generator: torch.Generator) -> Tensor:

@@ -13,6 +13,26 @@ from ..rules.channels import moved
 
 
 @dataclass(frozen=True)
+class Strided:
+    """Which entries of a contiguous tensor: a shape, how far apart neighbours are, and where the first one is."""
+
+    shape: tuple[int, ...]
+    steps: tuple[int, ...]
+    start: int
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """These entries of a tensor; a view."""
+        return tensor.as_strided(self.shape, self.steps, self.start)
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """The first and the last place that some of the rows may hold; (0, -1) of nothing."""
+        if last < first or not all(self.shape):
+            return 0, -1
+        inner = sum((size - 1) * step for size, step in zip(self.shape[1:], self.steps[1:], strict=True))
+        return self.start + first * self.steps[0], self.start + last * self.steps[0] + inner
+
+
+@dataclass(frozen=True)
 class Entries:
     """A view of a parameter, on the meta device."""
 
@@ -23,9 +43,14 @@ class Entries:
         """Whether another tensor is a view of the same parameter."""
         return other.untyped_storage()._cdata == self.view.untyped_storage()._cdata
 
+    @property
+    def strided(self) -> Strided:
+        """The view as plain numbers."""
+        return Strided(tuple(self.view.shape), tuple(self.view.stride()), int(self.view.storage_offset()))
+
     def of(self, tensor: Tensor) -> Tensor:
         """The same entries of the parameter itself, or of anything contiguous of its shape; a view."""
-        return tensor.as_strided(self.view.shape, self.view.stride(), self.view.storage_offset())
+        return self.strided.of(tensor)
 
 
 def entries_of(graph: Graph, fixed: frozenset[str]) -> dict[str, Entries]:

@@ -154,7 +154,7 @@ def _dimension(layer: Symmetries, frames: Sequence[Frame]) -> int:
     for f, frame in enumerate(frames):
         for member in frame.members:
             cells.setdefault((member.parameter, f), len(cells))
-            rest[member.parameter] -= member.rows.numel() * member.entries.view[0].numel()
+            rest[member.parameter] -= member.count
     for name, left in rest.items():
         if left:
             cells.setdefault((name, -1), len(cells))

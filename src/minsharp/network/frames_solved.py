@@ -1,13 +1,14 @@
 """From what is asked of the matrices to the frames that meet it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import torch
 from torch import Tensor
 
 from .frames import Demands, Link, Record
-from .frames_entries import Entries
+from .frames_entries import Strided
 
 TANGLED = "its coordinates meet others in another order, or themselves inverted"
 BETWEEN = "one of its weights lies in another frame too"
@@ -24,7 +25,7 @@ class Member:
 
     parameter: str
     inverse: bool
-    entries: Entries = field(repr=False)
+    entries: Strided = field(repr=False)
     rows: Tensor = field(repr=False)
     """(h, F): which rows of the entries belong to each coordinate, one for each of F vectors."""
 
@@ -37,6 +38,25 @@ class Member:
         view = self.entries.of(tensor)
         rows = self.rows.to(tensor.device)
         view[rows] = new.view(*rows.shape, *view.shape[1:])
+
+    @property
+    def count(self) -> int:
+        """How many entries there are."""
+        return self.rows.numel() * prod(self.entries.shape[1:])
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first and the last place in the parameter that it may hold."""
+        return self.entries.span(int(self.rows.min()), int(self.rows.max())) if self.rows.numel() else (0, -1)
+
+    def check_whole(self, size: int, shape: Sequence[int]) -> None:
+        """Raise a ValueError if these cannot be entries of a parameter of some shape, one row for each coordinate."""
+        view, rows = self.entries, self.rows
+        fits = len(view.shape) == len(view.steps) > 0 and min(*view.shape, *view.steps, view.start) >= 0
+        fits = fits and rows.dtype == torch.int64 and rows.dim() == 2 and len(rows) == size and rows.numel() > 0
+        fits = fits and int(rows.min()) >= 0 and int(rows.max()) < view.shape[0]
+        if not fits or not self.span[1] < prod(shape):
+            raise ValueError(f"its frames speak of entries that {self.parameter!r} does not have")
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +206,9 @@ def _members(
                 rows = torch.zeros(0, 1, dtype=torch.int64)
             parameter = record.entries.parameter
             order.setdefault(first, i)
-            members.setdefault(first, []).append(Member(parameter, record.inverse ^ flipped, record.entries, rows))
+            members.setdefault(first, []).append(
+                Member(parameter, record.inverse ^ flipped, record.entries.strided, rows)
+            )
     return members, order
 
 
@@ -221,27 +243,15 @@ def _unfit(members: list[Member], frames: list[Frame]) -> str | None:
 
 def _meet(a: Member, b: Member) -> bool:
     """Whether two members of one parameter share entries."""
-    (first, last), (start, end) = _span(a), _span(b)
+    (first, last), (start, end) = a.span, b.span
     if last < start or end < first:
         return False
-    same = [(v.shape, v.stride(), v.storage_offset()) for v in (a.entries.view, b.entries.view)]
-    if same[0] == same[1]:
+    if a.entries == b.entries:
         return not set(a.rows.flatten().tolist()).isdisjoint(b.rows.flatten().tolist())
-    storage = a.entries.view.untyped_storage()
-    places = torch.arange(storage.nbytes() // a.entries.view.element_size())
+    places = torch.arange(max(*(m.entries.span(0, m.entries.shape[0] - 1)[1] for m in (a, b)), 0) + 1)
     taken = torch.zeros(len(places), dtype=torch.bool)
     taken[a.read(places).flatten()] = True
     return bool(taken[b.read(places).flatten()].any())
-
-
-def _span(member: Member) -> tuple[int, int]:
-    """The first and the last place in the parameter that a member may hold."""
-    view, rows = member.entries.view, member.rows
-    if not rows.numel() or not view.numel():
-        return 0, -1
-    start = int(view.storage_offset()) + int(rows.min()) * view.stride(0)
-    inner = sum((size - 1) * step for size, step in zip(view.shape[1:], view.stride()[1:], strict=True))
-    return start, start + int(rows.max() - rows.min()) * int(view.stride(0)) + int(inner)
 
 
 def _named(frames: list[Frame]) -> list[Frame]:

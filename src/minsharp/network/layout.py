@@ -1,6 +1,7 @@
 """Where the samples of a batch sit in a tensor."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -9,6 +10,9 @@ import torch
 from ..errors import ReadError
 from ..graph.records import Operation, Samples, Value
 from ..operations import row
+
+SIZES = (*range(1, 66), 100, 127, 128, 256, 1000, 1023, 1024, 4096, 10_007)
+"""Batch sizes at which what has to hold for all of them is tried."""
 
 
 def one_sample(shape: torch.Size, known: Mapping[Any, int]) -> tuple[tuple[int, ...], list[int]]:
@@ -30,12 +34,31 @@ def one_sample(shape: torch.Size, known: Mapping[Any, int]) -> tuple[tuple[int, 
     return tuple(sizes), axes
 
 
-def locate(shape: tuple[int, ...], axis: int, operation: Operation, varying: list[Value]) -> Samples:
+def settled(number: Any) -> int | float | None:
+    """A number that is made of the batch size and comes out the same for every batch: there it cancels. Else None."""
+    if not isinstance(number, torch.SymInt | torch.SymFloat):
+        return None
+    kind = int if isinstance(number, torch.SymInt) else float
+    return _settled(number.node.expr, kind)
+
+
+@lru_cache(maxsize=1024)
+def _settled(expression: Any, kind: type[int] | type[float]) -> int | float | None:
+    found = (kind(expression.subs(dict.fromkeys(expression.free_symbols, n))) for n in SIZES)
+    try:
+        first = next(found)
+        return first if all(number == first for number in found) else None
+    except (ArithmeticError, TypeError, ValueError):  # no number at all for some batch
+        return None
+
+
+def locate(shape: tuple[int, ...], axis: int, operation: Operation, sources: list[Value]) -> Samples:
     """Where along its axis the samples sit, if that axis also runs over something else."""
     parts = shape[axis]
     if parts == 1:
         return Samples(axis)
     known = row(operation)
+    varying = [value for value in sources if value.samples is not None]
     if known.in_order:
         (source,) = varying
         assert source.samples is not None
@@ -43,6 +66,8 @@ def locate(shape: tuple[int, ...], axis: int, operation: Operation, varying: lis
         inner, rest = divmod(step, prod(shape[axis + 1 :]))
         if rest == 0 and inner and parts % inner == 0:
             return Samples(axis, parts // inner, inner)
+    if known.copies and len(sources) == 1:
+        return _copied(shape, axis, sources[0], known.copies == "blocks")
     if known.joins:
         inners = {v.samples.inner for v in varying if v.samples is not None}
         if inners == {1} and sum(v.shape[axis] for v in varying) == parts:
@@ -55,3 +80,17 @@ def locate(shape: tuple[int, ...], axis: int, operation: Operation, varying: lis
     if len(layouts) == 1:
         return Samples(axis, *layouts.pop())
     raise ReadError(f"cannot follow the samples through {operation.where}: it joins them with another axis")
+
+
+def _copied(shape: tuple[int, ...], axis: int, source: Value, blocks: bool) -> Samples:
+    """Copies of a tensor along an axis, made of the whole axis (blocks) or of each entry of it.
+
+    With samples on the axis, there are so many for each; without, it is the copies that are as many as the samples.
+    """
+    own = axis - len(shape) + len(source.shape)  # the same axis of the source, if it has it
+    size = source.shape[own] if 0 <= own < len(source.shape) else 1
+    copies = shape[axis] // max(size, 1)
+    if source.samples is not None:
+        outer, inner = source.samples.outer, source.samples.inner
+        return Samples(axis, outer * copies, inner) if blocks else Samples(axis, outer, inner * copies)
+    return Samples(axis, 1, shape[axis]) if blocks else Samples(axis, size, copies)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -87,6 +88,11 @@ class Network(ReadModel):
                 raise _changed(f"'{other}' was the same as '{name}', now it is not")
         return values
 
+    def digests(self) -> dict[str, str]:
+        """Of each parameter and buffer that goes into the graph a digest of its type, shape and values."""
+        with LOCK:
+            return {name: _digest(tensor) for name, tensor in self._tensors().items()}
+
     def bind(self, inputs: Inputs) -> dict[str, Tensor]:
         """One batch of inputs as values of the graph; refuses what the network was not read for."""
         tensors = self._in_order(inputs)
@@ -144,6 +150,14 @@ def _same(a: Tensor | None, b: Tensor | None) -> bool:
     if a is b or a is None or b is None or isinstance(a, nn.Parameter) or isinstance(b, nn.Parameter):
         return a is b
     return torch.equal(a, b)
+
+
+def _digest(tensor: Tensor) -> str:
+    """Sixteen hexadecimal digits."""
+    held = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    digest = blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=8)
+    digest.update(held.data)
+    return digest.hexdigest()
 
 
 def _changed(how: str) -> ReadError:

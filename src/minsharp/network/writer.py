@@ -14,7 +14,7 @@ from ..errors import InputError, ReadError
 from ..graph.records import DEVICE, Graph, Operation, Ref, Samples, Value, table_name
 from ..operations import TABLE, passing, row
 from ..subject.inputs import describe
-from .layout import locate, one_sample
+from .layout import locate, one_sample, settled
 from .places import own_name, place, source, where
 
 
@@ -180,15 +180,14 @@ class Writer:
         shape, axes = one_sample(tensor.shape, self.sizes)
         ignored = row(operation).ignores
         sources = [self.values[v] for slot, v in operation.reads if v in self.values and slot.argument not in ignored]
-        varying = [value for value in sources if value.samples is not None]
-        lost = not axes and bool(varying)
+        lost = not axes and any(value.samples is not None for value in sources)
         mixed = len(axes) > 1 or (lost and tensor.numel() > 0)
         if mixed:
             raise ReadError(
                 f"{operation.where} mixes the samples of a batch: its result has shape {tuple(tensor.shape)}. "
                 "Curvature is a sum over samples only if each output depends on its own input"
             )
-        samples = locate(shape, axes[0], operation, varying) if axes else None
+        samples = locate(shape, axes[0], operation, sources) if axes else None
         return Value(name, "activation", shape, tensor.dtype, samples)
 
     def _output(self, end: Node) -> str:
@@ -249,7 +248,8 @@ def _arguments(node: Node, names: Mapping[str, str]) -> tuple[str, dict[str, Any
 
     def record(given: Any) -> Any:
         if isinstance(given, Node):
-            return Ref(names[given.name])
+            number = settled(given.meta.get("val"))
+            return Ref(names[given.name]) if number is None else number
         if isinstance(given, tuple | list):
             return tuple(record(item) for item in given)
         return DEVICE if isinstance(given, torch.device) else given

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from ..graph.records import Operation
 from ..rules.channels import UnfitError, Walk
-from ..rules.contraction import wide
 from ..rules.frames import FrameWalk, Labels
-from ..rules.pullback import Cotangents, Pull, by_autograd, unbroadcast
+from ..rules.pullback import Cotangents, Pull, by_autograd, unbroadcast, wide
 from ..rules.row import Row
 from .linear import met
 
@@ -18,28 +17,56 @@ _BLOCK = 1 << 22  # numbers: how many scores of all columns are held at once
 
 
 def pull_attention(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
-    """y = p v with p = softmax(s q k^T + mask): dv = p^T G, and through the scores dz = p (G v^T - <G, y>)."""
-    if bound["enable_gqa"] or bound["dropout_p"] or "attn_mask" in wanted:
+    """y = p v with p = softmax(z), z = s q k^T + mask: dv = p^T G, dz = p (G v^T - <G, y>); dq = s dz k, dk = s dz^T q.
+
+    Where several heads of queries share one of keys and values, what comes back to them is summed over the heads.
+    """
+    if bound["dropout_p"]:
         return by_autograd(operation, bound, wanted)
     q, k, v = (wide(bound[name]) for name in ("query", "key", "value"))  # (..., L, E), (..., S, E), (..., S, width)
+    shapes = {"query": q.shape, "key": k.shape, "value": v.shape}
+    if bound["enable_gqa"]:
+        k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
     s = q.shape[-1] ** -0.5 if bound["scale"] is None else bound["scale"]
     p = torch.ops.aten._safe_softmax(s * q @ k.mT + _masked(bound, q, k), -1)  # (..., L, S)
-    y = p @ v
-
-    def some(G: Tensor) -> Cotangents:
-        g = wide(G)
-        found: Cotangents = {"value": p.mT @ g} if "value" in wanted else {}
-        if wanted - {"value"}:
-            dz = (g @ v.mT - (g * y).sum(-1, keepdim=True)).mul_(p).mul_(s)  # (R, ..., L, S)
-            found |= {"query": dz @ k} if "query" in wanted else {}
-            found |= {"key": dz.mT @ q} if "key" in wanted else {}
-        return {name: unbroadcast(given, bound[name].shape).to(bound[name].dtype) for name, given in found.items()}
+    q, k, v = (t.expand(*p.shape[:-2], *t.shape[-2:]) for t in (q, k, v))
 
     def pull(G: Tensor) -> Cotangents:
-        parts = [some(block) for block in G.split(max(1, _BLOCK // max(p.numel(), 1)))]
-        return {name: torch.cat([part[name] for part in parts]) for name in wanted}
+        parts = [_back(block, s, p, q, k, v, wanted) for block in wide(G).split(max(1, _BLOCK // max(p.numel(), 1)))]
+        found = {
+            name: parts[0][name] if len(parts) == 1 else torch.cat([some[name] for some in parts]) for name in wanted
+        }
+        shapes["attn_mask"] = bound["attn_mask"].shape if "attn_mask" in wanted else p.shape
+        return {name: _shared(given, shapes[name]).to(bound[name].dtype) for name, given in found.items()}
 
     return operation.call(bound), pull
+
+
+def _back(G: Tensor, s: float, p: Tensor, q: Tensor, k: Tensor, v: Tensor, wanted: frozenset[str]) -> dict[str, Tensor]:
+    """For some columns, (R, ..., L, width): put before the channels, so that each product is one of matrices."""
+    g = G.movedim(0, -2).contiguous()  # (..., L, R, width)
+    found = {}
+    if "value" in wanted:
+        found["value"] = (p.mT @ g.flatten(-2)).unflatten(-1, g.shape[-2:]).movedim(-2, 0)  # (..., S, R, width)
+    if wanted == {"value"}:
+        return found
+    dz = (g.flatten(-3, -2) @ v.mT).unflatten(-2, g.shape[-3:-1]).mul_(p.unsqueeze(-2))  # (..., L, R, S)
+    dz.addcmul_(p.unsqueeze(-2), dz.sum(-1, keepdim=True), value=-1)
+    if "attn_mask" in wanted:
+        found["attn_mask"] = dz.movedim(-2, 0)
+    if "query" in wanted:
+        found["query"] = (dz.flatten(-3, -2) @ k).mul_(s).unflatten(-2, dz.shape[-3:-1]).movedim(-2, 0)
+    if "key" in wanted:
+        back = (q.mT @ dz.flatten(-2)).mul_(s)  # (..., E, R * S)
+        found["key"] = back.unflatten(-1, dz.shape[-2:]).movedim(-2, 0).mT
+    return found
+
+
+def _shared(g: Tensor, shape: torch.Size) -> Tensor:
+    """Summed over what was broadcast, and over the heads that share: (R, ..., heads, *matrix) -> (R, *shape)."""
+    if len(shape) > 2 and g.shape[-3] != shape[-3] > 1:
+        g = g.unflatten(-3, (shape[-3], -1)).sum(-3)
+    return unbroadcast(g, shape)
 
 
 def _masked(bound: Mapping[str, Any], q: Tensor, k: Tensor) -> Tensor:

@@ -1,12 +1,25 @@
 """Other types, and tensors made from nothing."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+from torch import Tensor
+
+from ..graph.records import Operation
 from ..rules.channels import entrywise, zeros
 from ..rules.frames import passed
+from ..rules.pullback import Pull
 from ..rules.row import Row
 
-_entry = Row("self", channels=entrywise, frames=passed)
+
+def pull_cast(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Back to the type and the device that it had."""
+    x, made = bound["self"], operation.call(bound)
+    return made, lambda G: {"self": G.to(x)} if made.dtype.is_floating_point else {}
+
+
+_entry = Row("self", pull_cast, channels=entrywise, frames=passed)
 
 _zeros = Row("0", channels=zeros, ignores=("self",))
 

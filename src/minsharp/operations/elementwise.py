@@ -10,7 +10,7 @@ from ..graph.records import Operation
 from ..rules.channels import Walk, entrywise
 from ..rules.contraction import Elementwise, Use
 from ..rules.frames import added_frames, multiplied, passed
-from ..rules.pullback import Cotangents, Pull, by_derivative, by_slope, unbroadcast
+from ..rules.pullback import Cotangents, Pull, by_autograd, by_derivative, by_slope, unbroadcast
 from ..rules.row import Row
 
 
@@ -28,17 +28,24 @@ def leaky_slope(bound: Mapping[str, Any], out: Tensor) -> Tensor:
 
 def pull_sum(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
     """Sum or difference, with broadcasting."""
-    sign = -1 if operation.name in ("sub", "subtract") else 1
-    factors = {"self": 1, "other": sign * bound.get("alpha", 1)}
+    factors = {name: _factor(operation, name, bound.get("alpha", 1)) for name in wanted}
 
     def pull(G: Tensor) -> Cotangents:
-        result = {}
-        for name in wanted:
-            g = G if factors[name] == 1 else G * factors[name]
-            result[name] = unbroadcast(g, bound[name].shape).to(bound[name].dtype)
-        return result
+        return {
+            name: unbroadcast(G if factor == 1 else G * factor, bound[name].shape).to(bound[name].dtype)
+            for name, factor in factors.items()
+        }
 
     return operation.call(bound), pull
+
+
+def _factor(operation: Operation, argument: str, alpha: float) -> float:
+    """What an argument of a sum or difference is multiplied by; of ``rsub`` it is the first that is subtracted."""
+    if operation.name == "rsub":
+        return -alpha if argument == "self" else 1
+    if argument == "self":
+        return 1
+    return -alpha if operation.name in ("sub", "subtract") else alpha
 
 
 def pull_product(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
@@ -49,6 +56,34 @@ def pull_product(operation: Operation, bound: Mapping[str, Any], wanted: frozens
     }
 
 
+def pull_quotient(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """a/b: to a G/b, to b -G a/b²."""
+    x, y = bound["self"], bound["other"]
+
+    def pull(G: Tensor) -> Cotangents:
+        g = G / y
+        found = {"self": g} | ({"other": g * (-x / y)} if "other" in wanted else {})
+        return {name: unbroadcast(found[name], bound[name].shape).to(bound[name].dtype) for name in wanted}
+
+    return operation.call(bound), pull
+
+
+def pull_where(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Each takes back what it gave, zero elsewhere."""
+    taken = {"self": bound["condition"], "other": ~bound["condition"]}
+    return operation.call(bound), lambda G: {
+        name: unbroadcast(torch.where(taken[name], G, 0.0), bound[name].shape).to(bound[name].dtype) for name in wanted
+    }
+
+
+def pull_masked_fill(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Zero where the value was written; to the value, the sum of what stands there."""
+    taken = {"self": ~bound["mask"], "value": bound["mask"]}
+    return operation.call(bound), lambda G: {
+        name: unbroadcast(torch.where(taken[name], G, 0.0), bound[name].shape).to(bound[name].dtype) for name in wanted
+    }
+
+
 def pull_softmax(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
     """y = softmax(x): dx = y (G - <G, y>), (R, *shape) -> (R, *shape)."""
     x, y = bound["self"], operation.call(bound)
@@ -56,7 +91,7 @@ def pull_softmax(operation: Operation, bound: Mapping[str, Any], wanted: frozens
 
     def pull(G: Tensor) -> Cotangents:
         weighted = G * y
-        return {"self": (weighted - y * weighted.sum(axis + 1, keepdim=True)).to(x.dtype)}
+        return {"self": weighted.addcmul_(y, weighted.sum(axis + 1, keepdim=True), value=-1).to(x.dtype)}
 
     return y, pull
 
@@ -66,6 +101,15 @@ def pull_log_softmax(operation: Operation, bound: Mapping[str, Any], wanted: fro
     x, y = bound["self"], operation.call(bound)
     axis, p = bound["dim"] % max(x.dim(), 1), y.exp()
     return y, lambda G: {"self": (G - p * G.sum(axis + 1, keepdim=True)).to(x.dtype)}
+
+
+def pull_prelu(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """One, or the slope of the channel."""
+    x, weight = bound["self"], bound["weight"]
+    if wanted != {"self"}:
+        return by_autograd(operation, bound, wanted)
+    slope = torch.where(x > 0, 1.0, weight.view(-1, *[1] * (x.dim() - 2)) if x.dim() > 1 else weight)
+    return operation.call(bound), lambda G: {"self": G * slope}
 
 
 def prelu_scales(walk: Walk, operation: Operation) -> Tensor:
@@ -82,9 +126,8 @@ def _other(use: Use) -> Tensor | float:
 
 
 def _alpha(use: Use) -> float:
-    """The factor of the second term of a sum or difference."""
-    sign = -1.0 if use.operation.name in ("sub", "subtract") else 1.0
-    return sign * float(use.bound.get("alpha", 1))
+    """The factor of a term of a sum or difference."""
+    return float(_factor(use.operation, use.argument, use.bound.get("alpha", 1)))
 
 
 def _divided(use: Use) -> Tensor | float:
@@ -99,6 +142,7 @@ _SUM = {"self": _BIAS, "other": Elementwise(_alpha)}
 
 _divide = Row(
     "self*f(other)",
+    pull_quotient,
     contract={"self": Elementwise(_divided)},
     channels=entrywise,
     unless="rounding_mode",
@@ -123,6 +167,7 @@ ROWS: dict[str, Row] = {
     "leaky_relu": Row("self", by_derivative(leaky_slope), channels=entrywise),
     "prelu": Row(
         "self + self*weight",
+        pull_prelu,
         contract={"weight": Elementwise(lambda use: use.per_sample("self").clamp_max(0), channel=True)},
         channels=prelu_scales,
     ),
@@ -146,15 +191,15 @@ ROWS: dict[str, Row] = {
     "add": _add,
     "sub": _add,
     "subtract": _add,
-    "rsub": Row("self + other", channels=entrywise),
+    "rsub": Row("self + other", pull_sum, {"self": Elementwise(_alpha), "other": _BIAS}, entrywise),
     "neg": Row("self", by_derivative(lambda bound, out: -1.0), channels=entrywise, frames=passed),
     "fmax": Row("self + other", channels=entrywise),
     "fmin": Row("self + other", channels=entrywise),
-    "positive": Row("self", channels=entrywise, frames=passed),
+    "positive": Row("self", by_derivative(lambda bound, out: 1.0), channels=entrywise, frames=passed),
     "maximum": Row("self + other", channels=entrywise),
     "minimum": Row("self + other", channels=entrywise),
-    "where": Row("self + other", channels=entrywise),
-    "masked_fill": Row("self + value", channels=entrywise),
+    "where": Row("self + other", pull_where, channels=entrywise),
+    "masked_fill": Row("self + value", pull_masked_fill, channels=entrywise),
     "mul": _mul,
     "multiply": _mul,
     "div": _divide,

@@ -36,6 +36,12 @@ class Embedding(Contraction):
         gram = torch.einsum("nrld,nrmd->nlm", g, g) * same
         return widest(gram.flatten(1).sum(1)).sum()
 
+    def squares(self, use: Use, G: Tensor) -> Tensor:
+        """As the trace, column by column."""
+        index, g = self._rows(use, G)
+        same = index.unsqueeze(2) == index.unsqueeze(1)
+        return widest(((g @ g.mT) * same.unsqueeze(1)).flatten(2).sum(2))
+
     def diagonal(self, use: Use, G: Tensor) -> Tensor:
         """Each of the m positions that share a row holds their whole sum, and gives 1/m of its square."""
         index, g = self._rows(use, G)

@@ -12,6 +12,7 @@ from ..rules.contraction import IN_ROWS, Elementwise, Outer, Use
 from ..rules.frames import FrameWalk, Labels, along
 from ..rules.pullback import Cotangents, Pull, by_autograd, stacked, unbroadcast
 from ..rules.row import Row
+from .products import factors
 
 
 class Matrix(Outer):
@@ -29,7 +30,8 @@ class Matrix(Outer):
     def trace(self, use: Use, G: Tensor) -> Tensor:
         """One row per sample: ||g x^T||^2 = ||g||^2 ||x||^2."""
         x = use.bound[self.other]
-        squares = use.squares(G) if x.dim() == 2 and use.samples[self.other] == IN_ROWS else None
+        rows = x.dim() == 2 and use.samples[self.other] == IN_ROWS and use.bound.get("alpha", 1) == 1
+        squares = use.squares(G) if rows else None
         if squares is None:
             return super().trace(use, G)
         return torch.dot(squares, use.row_squares(self.other))
@@ -40,7 +42,7 @@ class Matrix(Outer):
 
     def inputs(self, use: Use) -> Tensor:
         """(n, *positions, J) -> (n, 1, J, L)."""
-        return use.per_sample(self.other).flatten(1, -2).mT.unsqueeze(1)
+        return _times_alpha(use, use.per_sample(self.other)).flatten(1, -2).mT.unsqueeze(1)
 
     def restore(self, product: Tensor, use: Use) -> Tensor:
         """(..., 1, C, J) to (C, J), or to (J, C)."""
@@ -50,6 +52,12 @@ class Matrix(Outer):
     def matrices(self, operation: Operation, tensor: Tensor) -> Tensor | None:
         """(C, J), or (J, C), -> (1, C, J)."""
         return (tensor.mT if self.transposed else tensor).unsqueeze(0)
+
+
+def _times_alpha(use: Use, x: Tensor) -> Tensor:
+    """What addmm multiplies the product by."""
+    alpha = use.bound.get("alpha", 1)
+    return x if alpha == 1 else x * alpha
 
 
 class MatrixFromLeft(Outer):
@@ -69,7 +77,7 @@ class MatrixFromLeft(Outer):
 
     def inputs(self, use: Use) -> Tensor:
         """(n, *stack, J, last) -> (n, 1, J, L)."""
-        return use.per_sample(self.other).movedim(-2, 1).flatten(2).unsqueeze(1)
+        return _times_alpha(use, use.per_sample(self.other)).movedim(-2, 1).flatten(2).unsqueeze(1)
 
     def restore(self, product: Tensor, use: Use) -> Tensor:
         """(..., 1, C, J) to (C, J)."""
@@ -85,22 +93,31 @@ def pull_linear(operation: Operation, bound: Mapping[str, Any], wanted: frozense
 
 
 def pull_matmul(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
-    """Product of two matrices, or of two stacks of matrices."""
-    a, b = (bound[name] for name in ("self", "mat2" if "mat2" in bound else "other"))
-    second = "mat2" if "mat2" in bound else "other"
+    """Product of two matrices, or of two stacks of matrices; addmm and baddbmm add a third, with factors."""
+    first, second = next(pair for pair in _FACTORS if pair[0] in bound and pair[1] in bound)
+    a, b = bound[first], bound[second]
     if a.dim() < 2 or b.dim() < 2:
         return by_autograd(operation, bound, wanted)
+    added = "self" if first != "self" else None
+    alpha, beta = bound.get("alpha", 1), bound.get("beta", 1)
 
     def pull(G: Tensor) -> Cotangents:
         result: Cotangents = {}
-        if "self" in wanted:
+        if added in wanted:
+            result["self"] = unbroadcast(G if beta == 1 else G * beta, bound["self"].shape)
+        g = G if alpha == 1 else G * alpha
+        if first in wanted:
             plain = b.dim() == 2
-            result["self"] = stacked(lambda g: g @ b.mT, G) if plain else unbroadcast(G @ b.mT, a.shape)
+            result[first] = stacked(lambda rows: rows @ b.mT, g) if plain else unbroadcast(g @ b.mT, a.shape)
         if second in wanted:
-            result[second] = unbroadcast(a.mT @ G, b.shape)
+            result[second] = unbroadcast(a.mT @ g, b.shape)
         return result
 
     return operation.call(bound), pull
+
+
+_FACTORS = (("mat1", "mat2"), ("batch1", "batch2"), ("self", "mat2"), ("self", "other"))
+"""What the two factors of a product are called."""
 
 
 def matrix_scales(weight: str, other: str, bias: str | None = None, *, transposed: bool = False) -> Rule:
@@ -205,6 +222,8 @@ def baddbmm_frames(walk: FrameWalk, operation: Operation) -> Labels:
     return walk.labels_of(operation.outputs[0])
 
 
+_ADDED = Elementwise(lambda use: float(use.bound.get("beta", 1)))
+
 ROWS: dict[str, Row] = {
     "linear": Row(
         "input*weight + bias",
@@ -216,7 +235,7 @@ ROWS: dict[str, Row] = {
     "matmul": Row(
         "self*other",
         pull_matmul,
-        {"other": Matrix("self", transposed=True), "self": MatrixFromLeft("other")},
+        factors("self", "other"),
         matmul_scales,
         frames=matmul_frames,
     ),
@@ -227,12 +246,21 @@ ROWS: dict[str, Row] = {
         matmul_scales,
         frames=matmul_frames,
     ),
-    "baddbmm": Row("self + batch1*batch2", frames=baddbmm_frames),
+    "baddbmm": Row(
+        "self + batch1*batch2",
+        pull_matmul,
+        {"self": _ADDED, **factors("batch1", "batch2")},
+        frames=baddbmm_frames,
+    ),
     "bilinear": Row("input1*input2*weight + bias"),
     "tensordot": Row("self*other"),
     "mv": Row("self*vec"),
     "addcmul": Row("self + tensor1*tensor2"),
-    "bmm": Row("self*mat2", pull_matmul, frames=matmul_frames),
-    "addmm": Row("self + mat1*mat2", frames=addmm_frames),
-    "einsum": Row("prod(tensors)"),
+    "bmm": Row("self*mat2", pull_matmul, factors("self", "mat2"), frames=matmul_frames),
+    "addmm": Row(
+        "self + mat1*mat2",
+        pull_matmul,
+        {"self": _ADDED, "mat2": Matrix("mat1", transposed=True), "mat1": MatrixFromLeft("mat2")},
+        frames=addmm_frames,
+    ),
 }

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
@@ -9,8 +10,8 @@ from torch import Tensor
 
 from ..graph.records import Operation
 from ..rules.channels import Rule, Walk
-from ..rules.contraction import Elementwise, Use, wide
-from ..rules.pullback import Cotangents, Pull, by_autograd
+from ..rules.contraction import Elementwise, Use
+from ..rules.pullback import Cotangents, Pull, by_autograd, wide
 from ..rules.row import Row
 
 
@@ -38,19 +39,21 @@ def pull_batch_norm(operation: Operation, bound: Mapping[str, Any], wanted: froz
     return operation.call(bound), pull
 
 
-def pull_layer_norm(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
-    """dx = (g - mean(g) - xhat mean(g xhat)) / sd, over the last axes."""
+def pull_layer_norm(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Any, Pull]:
+    """dx = (g - mean(g) - xhat mean(g xhat)) / sd, over the last axes; where mean and sd are used too, by autograd."""
     if wanted != {"input"}:
         return by_autograd(operation, bound, wanted)
     x, axes = wide(bound["input"]), _last(bound)
     variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
     scale = (variance + bound["eps"]).rsqrt()
-    xhat = (x - mean) * scale
-    weight = bound["weight"]
+    xhat = (x - mean).mul_(scale)
+    weight = None if bound["weight"] is None else wide(bound["weight"])
 
-    def pull(G: Tensor) -> Cotangents:
-        g = wide(G) if weight is None else wide(G) * wide(weight)
-        return {"input": _centred(g, xhat, scale, axes).to(bound["input"].dtype)}
+    def pull(G: Any) -> Cotangents:
+        if operation.many and any(g is not None for g in G[1:]):
+            return by_autograd(operation, bound, wanted)[1](G)
+        g = G[0] if operation.many else G
+        return {"input": _projected(wide(g), xhat, scale, axes, weight, centred=True).to(bound["input"].dtype)}
 
     return operation.call(bound), pull
 
@@ -62,11 +65,10 @@ def pull_rms_norm(operation: Operation, bound: Mapping[str, Any], wanted: frozen
     x, axes = wide(bound["input"]), _last(bound)
     eps = torch.finfo(bound["input"].dtype).eps if bound["eps"] is None else bound["eps"]
     scale = (x.square().mean(axes, keepdim=True) + eps).rsqrt()
-    xhat, weight = x * scale, bound["weight"]
+    xhat, weight = x * scale, None if bound["weight"] is None else wide(bound["weight"])
 
     def pull(G: Tensor) -> Cotangents:
-        g = wide(G) if weight is None else wide(G) * wide(weight)
-        return {"input": (scale * (g - xhat * (g * xhat).mean(axes, keepdim=True))).to(bound["input"].dtype)}
+        return {"input": _projected(wide(G), xhat, scale, axes, weight, centred=False).to(bound["input"].dtype)}
 
     return operation.call(bound), pull
 
@@ -85,7 +87,24 @@ def pull_group_norm(operation: Operation, bound: Mapping[str, Any], wanted: froz
     def pull(G: Tensor) -> Cotangents:
         g = wide(G) if weight is None else wide(G) * weight
         g = g.unflatten(2, (bound["num_groups"], -1)).flatten(3)  # (R, N, groups, channels/g * positions)
-        return {"input": _centred(g, xhat, scale, [-1]).reshape(G.shape).to(x.dtype)}
+        return {"input": _projected(g, xhat, scale, [-1], None, centred=True).reshape(G.shape).to(x.dtype)}
+
+    return operation.call(bound), pull
+
+
+def pull_instance_norm(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """As layer_norm, over the positions of each channel."""
+    x = bound["input"]
+    if wanted != {"input"} or not bound["use_input_stats"]:
+        return by_autograd(operation, bound, wanted)
+    axes = list(range(-1, 1 - x.dim(), -1))
+    variance, mean = torch.var_mean(wide(x), axes, correction=0, keepdim=True)
+    scale = (variance + bound["eps"]).rsqrt()
+    xhat = (wide(x) - mean) * scale
+    weight = None if bound["weight"] is None else wide(bound["weight"]).view(-1, *[1] * (x.dim() - 2))
+
+    def pull(G: Tensor) -> Cotangents:
+        return {"input": _projected(wide(G), xhat, scale, axes, weight, centred=True).to(x.dtype)}
 
     return operation.call(bound), pull
 
@@ -94,8 +113,28 @@ def _last(bound: Mapping[str, Any]) -> list[int]:
     return [-1 - d for d in range(len(bound["normalized_shape"]))]
 
 
-def _centred(g: Tensor, xhat: Tensor, scale: Tensor, axes: list[int]) -> Tensor:
-    return scale * (g - g.mean(axes, keepdim=True) - xhat * (g * xhat).mean(axes, keepdim=True))
+def _projected(g: Tensor, xhat: Tensor, scale: Tensor, axes: list[int], weight: Tensor | None, centred: bool) -> Tensor:
+    """scale (wg - mean(wg) - xhat mean(wg xhat)), without the middle term where nothing was centred.
+
+    In as few passes over the cotangents, (R, *shape), as can be: everything else is smaller by the number of columns.
+    """
+    size = prod(xhat.shape[axis] for axis in axes)
+    w = scale if weight is None else scale * weight
+    result = g * (xhat if weight is None else xhat * weight)
+    along = result.sum(axes, keepdim=True).div_(size)
+    middle = None
+    if centred:
+        middle = (g.mean(axes, keepdim=True) if weight is None else _dot(g, weight, axes).div_(size)).mul_(scale)
+    torch.mul(g, w, out=result)
+    result.addcmul_(xhat * scale, along, value=-1)
+    return result if middle is None else result.sub_(middle)
+
+
+def _dot(g: Tensor, weight: Tensor, axes: list[int]) -> Tensor:
+    """The sum of products along some axes, which stay; of plain rows, a product with a vector."""
+    if len(axes) == 1 and weight.dim() == 1:
+        return (g @ weight).unsqueeze(-1)
+    return (g * weight).sum(axes, keepdim=True)
 
 
 def norm_scales(channel: bool) -> Rule:
@@ -141,10 +180,10 @@ ROWS: dict[str, Row] = {
     "_native_batch_norm_legit_no_training": replace(_batch_norm, statistics=True),
     "layer_norm": Row("f(input)*weight + bias", pull_layer_norm, _LAST_NORM, norm_scales(False)),
     "native_layer_norm": Row(
-        "f(input)*weight + bias", contract=_LAST_NORM, channels=norm_scales(False), statistics=True
+        "f(input)*weight + bias", pull_layer_norm, _LAST_NORM, norm_scales(False), statistics=True
     ),
     "rms_norm": Row("f(input)*weight", pull_rms_norm, {"weight": Elementwise(normalized)}, norm_scales(False)),
     "group_norm": Row("f(input)*weight + bias", pull_group_norm, _CHANNEL_NORM, norm_scales(True)),
-    "instance_norm": Row("f(input)*weight + bias", contract=_CHANNEL_NORM, channels=norm_scales(True)),
+    "instance_norm": Row("f(input)*weight + bias", pull_instance_norm, _CHANNEL_NORM, norm_scales(True)),
     "_weight_norm": Row("f(v)*g"),
 }

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..graph.records import Operation
 from ..rules.channels import Walk, entrywise, reduced
 from ..rules.frames import reduced_frames
-from ..rules.pullback import Cotangents, Pull
+from ..rules.pullback import Cotangents, Pull, by_autograd
 from ..rules.row import Row
 
 
@@ -31,6 +31,15 @@ def pull_mean(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[
     return out, pull
 
 
+def pull_cumulative(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Sums from each entry on to the end."""
+    x, dim = bound["self"], bound["dim"]
+    axis = dim + 1 if dim >= 0 else dim
+    if not x.dim():
+        return by_autograd(operation, bound, wanted)
+    return operation.call(bound), lambda G: {"self": G.flip(axis).cumsum(axis).flip(axis).to(x.dtype)}
+
+
 def maxima_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
     """The maximum along an axis, of everything, or of two tensors entry by entry."""
     return entrywise(walk, operation) if "other" in operation.arguments else reduced(walk, operation)
@@ -41,7 +50,7 @@ _along = Row("self", channels=reduced)
 ROWS: dict[str, Row] = {
     "sum": Row("self", pull_mean, channels=reduced, frames=reduced_frames),
     "mean": Row("self", pull_mean, channels=reduced, frames=reduced_frames),
-    "cumsum": _along,
+    "cumsum": Row("self", pull_cumulative, channels=reduced),
     "median": Row("self"),
     "max": Row("self + other", channels=maxima_scales),
     "min": Row("self + other", channels=maxima_scales),

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..graph.forms import ANY
@@ -12,7 +13,7 @@ from ..graph.records import Operation
 from ..rules.channels import UnfitError, Walk, along_last, called, entrywise, moved
 from ..rules.contraction import Elementwise
 from ..rules.frames import carried
-from ..rules.pullback import Pull, unbroadcast
+from ..rules.pullback import Cotangents, Pull, by_autograd, unbroadcast
 from ..rules.row import Row
 
 
@@ -44,6 +45,123 @@ def pull_concatenated(operation: Operation, bound: Mapping[str, Any], wanted: fr
     return operation.call(bound), lambda G: {"tensors": list(G.split([p.shape[dim] for p in parts], axis))}
 
 
+def pull_stacked(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Stack: each part takes back its place along the new axis."""
+    return operation.call(bound), lambda G: {"tensors": list(G.unbind(_after_columns(bound["dim"])))}
+
+
+def pull_taken(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Any, Pull]:
+    """A part, or several, of what goes in, as views: slice, select, diagonal, split. Write into the same of zeros."""
+    x, made = bound["self"], operation.call(bound)
+    axes = {name: _after_columns(bound[name]) for name in ("dim", "dim1", "dim2") if name in bound}
+
+    def pull(G: Any) -> Cotangents:
+        given = G if operation.many else [G]
+        columns = next((g for g in given if g is not None), None)
+        if columns is None:
+            return {}
+        if columns.shape[1:] == x.shape:  # all of it
+            return {"self": columns}
+        back = blank(columns, x.shape)
+        views = operation.call({**bound, **axes, "self": back})
+        for view, g in zip(views if operation.many else [views], given, strict=True):
+            if g is not None:
+                view.copy_(g)
+        return {"self": back}
+
+    return made, pull
+
+
+def blank(G: Tensor, shape: Sequence[int]) -> Tensor:
+    """Zeros for the cotangents of an argument, (R, *shape), sample by sample in memory."""
+    if not len(shape):
+        return G.new_zeros(len(G))
+    return G.new_zeros(shape[0], len(G), *shape[1:]).transpose(0, 1)
+
+
+def _after_columns(dim: int) -> int:
+    """An axis of a value as an axis of its cotangents, which have the columns in front."""
+    return dim + 1 if dim >= 0 else dim
+
+
+def pull_expanded(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Entries that are used several times, by expand: the sum."""
+    x = bound["self"]
+    return operation.call(bound), lambda G: {"self": unbroadcast(G, x.shape)}
+
+
+def pull_repeated(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Copies side by side along each axis: their sum, (R, times * size, ...) -> (R, size, ...)."""
+    x, out = bound["self"], operation.call(bound)
+    if 0 in out.shape:
+        return by_autograd(operation, bound, wanted)
+    sizes = [1] * (out.dim() - x.dim()) + list(x.shape)
+    apart = [n for total, size in zip(out.shape, sizes, strict=True) for n in (total // size, size)]
+    copies = [1 + 2 * d for d in range(out.dim())]
+
+    def pull(G: Tensor) -> Cotangents:
+        total = G.reshape(len(G), *apart).sum(copies) if copies else G
+        return {"self": total.reshape(len(G), *x.shape)}
+
+    return out, pull
+
+
+def pull_flipped(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """The other way round, once more."""
+    return operation.call(bound), lambda G: {"self": G.flip([_after_columns(d) for d in bound["dims"]])}
+
+
+def pull_padded(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Take off what was put around, and put back zeros where something was taken off."""
+    if bound.get("mode", "constant") != "constant" or wanted != {"self"}:
+        return by_autograd(operation, bound, wanted)
+    return operation.call(bound), lambda G: {"self": F.pad(G, [-p for p in bound["pad"]])}
+
+
+def pull_triangle(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """The same triangle."""
+    return operation.call(bound), lambda G: {"self": operation.call({**bound, "self": G})}
+
+
+def pull_index(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """x[..., indices, ...]: each entry goes back to where it was, and adds to what is there."""
+    x, indices = bound["self"], bound["indices"]
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    if axes != list(range(axes[0], axes[-1] + 1)):  # then the result has the indexed axes in front
+        return by_autograd(operation, bound, wanted)
+    whole = len(axes) == 1 and indices[axes[0]].dtype in (torch.int32, torch.int64)
+
+    def pull(G: Tensor) -> Cotangents:
+        back = blank(G, x.shape)
+        if whole:
+            index, axis = indices[axes[0]], axes[0] + 1
+            flat = G.flatten(axis, axis + index.dim() - 1) if index.dim() else G.unsqueeze(axis)
+            return {"self": back.index_add_(axis, index.flatten() % max(x.shape[axes[0]], 1), flat)}
+        return {"self": torch.ops.aten.index_put_(back, [None, *indices], G, True)}
+
+    return operation.call(bound), pull
+
+
+def pull_index_select(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Each row adds to where it was."""
+    x, axis = bound["self"], _after_columns(bound["dim"])
+    if not x.dim():
+        return by_autograd(operation, bound, wanted)
+    return operation.call(bound), lambda G: {"self": blank(G, x.shape).index_add_(axis, bound["index"].flatten(), G)}
+
+
+def pull_gathered(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
+    """Each entry adds to where it was."""
+    x, index = bound["self"], bound["index"]
+    if not x.dim() or not index.dim():
+        return by_autograd(operation, bound, wanted)
+
+    def pull(G: Tensor) -> Cotangents:
+        return {"self": blank(G, x.shape).scatter_add_(_after_columns(bound["dim"]), index.expand(G.shape), G)}
+
+    return operation.call(bound), pull
+
+
 def written_over(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     """What aten.copy makes, which has no derivative."""
     return src.to(self).expand_as(self)
@@ -52,7 +170,7 @@ def written_over(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tenso
 def pull_copied(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
     """The source written over everything: what was there before has no part in it."""
     src = bound["src"]
-    return operation.call(bound), lambda G: {"src": unbroadcast(G, src.shape).to(src.dtype)}
+    return operation.call(bound), lambda G: {"src": unbroadcast(G, src.shape)}
 
 
 def padded_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:
@@ -74,6 +192,8 @@ _dropout = Row("input", pull_reshaped, channels=entrywise, rearranges=True)
 _homogeneous = Row("self")
 
 _moved = Row("self", channels=moved)
+
+_taken = Row("self", pull_taken, channels=moved)
 
 _cat = Row("sum(tensors)", pull_concatenated, channels=moved, joins=True)
 
@@ -105,20 +225,22 @@ ROWS: dict[str, Row] = {
     "swapaxes": _axes,
     "swapdims": _axes,
     "moveaxis": _axes,
-    "select": _moved,
-    "slice": _moved,
-    "narrow": _moved,
-    "index": _homogeneous,
-    "index_select": _homogeneous,
-    "gather": _homogeneous,
-    "flip": _moved,
+    "select": _taken,
+    "slice": _taken,
+    "narrow": _taken,
+    "index": Row("self", pull_index),
+    "index_select": Row("self", pull_index_select),
+    "gather": Row("self", pull_gathered),
+    "flip": Row("self", pull_flipped, channels=moved),
     "roll": _moved,
-    "expand": Row("self", contract={"self": Elementwise()}, channels=moved),
-    "expand_as": Row("self", ignores=("other",), frames=carried),
-    "broadcast_to": Row("self", frames=carried),
-    "repeat": _moved,
-    "tile": _moved,
-    "diagonal": _moved,
+    "expand": Row("self", pull_expanded, {"self": Elementwise()}, moved, copies="blocks"),
+    "expand_as": Row(
+        "self", pull_expanded, {"self": Elementwise()}, ignores=("other",), frames=carried, copies="blocks"
+    ),
+    "broadcast_to": Row("self", pull_expanded, {"self": Elementwise()}, frames=carried, copies="blocks"),
+    "repeat": Row("self", pull_repeated, channels=moved, copies="blocks"),
+    "tile": Row("self", pull_repeated, channels=moved, copies="blocks"),
+    "diagonal": _taken,
     "diag_embed": _homogeneous,
     "channel_shuffle": _moved,
     "rot90": _moved,
@@ -128,21 +250,21 @@ ROWS: dict[str, Row] = {
     "index_put": Row("self + values"),
     "copy": Row("src", pull_copied, {"src": Elementwise()}, entrywise, ignores=("self",), target=written_over),
     "col2im": _homogeneous,
-    "repeat_interleave": replace(_homogeneous, frames=carried),
-    "chunk": _moved,
-    "split": _moved,
-    "split_with_sizes": _moved,
-    "unbind": _moved,
+    "repeat_interleave": replace(_homogeneous, frames=carried, copies="entries"),
+    "chunk": _taken,
+    "split": _taken,
+    "split_with_sizes": _taken,
+    "unbind": _taken,
     "unfold": _moved,
     "im2col": _homogeneous,
-    "tril": Row("self", channels=entrywise),
-    "triu": Row("self", channels=entrywise),
-    "constant_pad_nd": Row("self + value", channels=padded_scales),
-    "pad": Row("self + value", channels=padded_scales),
+    "tril": Row("self", pull_triangle, channels=entrywise),
+    "triu": Row("self", pull_triangle, channels=entrywise),
+    "constant_pad_nd": Row("self + value", pull_padded, channels=padded_scales),
+    "pad": Row("self + value", pull_padded, channels=padded_scales),
     "cat": _cat,
     "concat": _cat,
     "concatenate": _cat,
     "hstack": Row("sum(tensors)", channels=moved, joins=True),
     "vstack": Row("sum(tensors)", channels=moved, joins=True),
-    "stack": Row("sum(tensors)", channels=moved),
+    "stack": Row("sum(tensors)", pull_stacked, channels=moved),
 }

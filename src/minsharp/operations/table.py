@@ -15,12 +15,14 @@ from . import (
     norms,
     pooled_convolution,
     pools,
+    products,
     reductions,
     shapes,
 )
 
 FAMILIES = (
     linear,
+    products,
     convolution,
     embedding,
     norms,

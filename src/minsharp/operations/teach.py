@@ -83,9 +83,9 @@ def operation(target: Any = None, formula: str = "", *, replace: bool = False, *
             argument that it does not name counts as bent.
         replace: teach it even if minsharp knows the operation by itself.
         pull: how cotangents pass back, ``(operation, bound, wanted) -> (output, G -> cotangents by argument)``. Without
-            it autograd does it, column by column.
+            it autograd does it.
         contract: by argument, how cotangents contract with a parameter there: a `minsharp.rules.Contraction`. Without
-            it, one backward pass per sample.
+            it, autograd does it, sample by sample.
         channels: how scales pass through entry by entry, such as `minsharp.rules.entrywise`. Without it, all entries of
             a tensor are scaled alike.
         rearranges: the result holds the entries of its only tensor, each once.

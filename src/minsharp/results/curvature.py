@@ -1,8 +1,9 @@
 """What a measurement returns: frozen, printable, mergeable."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
+from math import inf, sqrt
 from typing import Any, Literal, Self
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from ..errors import InputError
 from ..frozen import Frozen, FrozenDict
 from ..graph.records import Graph
 from ..text import count, number, percent, plain_table, printable
+from .files import Saved
 from .sums import CurvatureSum
 
 MatrixName = Literal["hessian", "ggn", "jacobian"]
@@ -19,13 +21,14 @@ MATRICES: Mapping[MatrixName, str] = {"hessian": "Hessian", "ggn": "Gauss-Newton
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class _Curvature(Frozen):
+class _Curvature(Frozen, Saved):
     """What a trace and a diagonal have in common.
 
     ``kind`` is "hessian", "ggn" or "jacobian"; ``exact`` tells for each parameter whether the Gauss-Newton matrix is
     the Hessian (under "jacobian" there is nothing to differ from: always).
     ``a + b`` of the results for two parts of the data is the result for both, and ``sum`` of a list of them for all;
-    a parameter is exact in it if it is in each. What a result hands out is a copy: changing it changes no result.
+    a parameter is exact in it if it is in each. ``weights`` tells networks apart: a digest of each tensor that the
+    network held as it was measured. What a result hands out is a copy: changing it changes no result.
     """
 
     sum: CurvatureSum
@@ -34,6 +37,7 @@ class _Curvature(Frozen):
     mean: bool
     exact: Mapping[str, bool]
     graph: Graph | None = field(default=None, compare=False)
+    weights: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def samples(self) -> int:
@@ -46,6 +50,20 @@ class _Curvature(Frozen):
         return self.sum.energy / self._divisor
 
     @property
+    def standard_error(self) -> float:
+        """The standard error of the total; zero where it is exact."""
+        return self.error_of(dict.fromkeys(self.sum.sums, 1.0))
+
+    @property
+    def standard_errors(self) -> Mapping[str, float]:
+        """The standard error of each parameter's trace; zero where it is exact."""
+        return FrozenDict({name: self.error_of({name: 1.0}) for name in self.sum.sums})
+
+    def error_of(self, weights: Mapping[str, float]) -> float:
+        """The standard error of a weighted sum of the parameters' traces: errors of one run are not independent."""
+        return sqrt(self.sum.variance(weights)) / self._divisor
+
+    @property
     def _divisor(self) -> float:
         return self.sum.weight if self.mean else 1.0
 
@@ -55,7 +73,7 @@ class _Curvature(Frozen):
         self._refuse_unlike(other)
         exact = {name: claim and other.exact[name] for name, claim in self.exact.items()}
         same = self.graph is not None and other.graph is not None and self.graph.same_as(other.graph)
-        return type(self)(self.sum + other.sum, self.kind, self.loss, self.mean, exact, self.graph if same else None)
+        return replace(self, sum=self.sum + other.sum, exact=exact, graph=self.graph if same else None)
 
     def __radd__(self, other: int) -> Self:
         return self if other == 0 and isinstance(other, int) else NotImplemented  # what sum() starts from
@@ -64,12 +82,18 @@ class _Curvature(Frozen):
         """Only results of one quantity add up, over the same parameters under the same loss."""
         mine, yours = self._identity(), other._identity()
         unlike = [f"{name} {mine[name]} and {yours[name]}" for name in mine if mine[name] != yours[name]]
+        alone = _extra(self, other), _extra(other, self)
+        if any(alone):
+            unlike.append(f"parameters {_few(alone[0])} and {_few(alone[1])}, beside those that both have")
         if unlike:
             raise InputError(f"these results measure different things: {'; '.join(unlike)}")
         for name, tensor in self.sum.sums.items():
             if tensor.shape != other.sum.sums[name].shape:
                 shapes = f"{tuple(tensor.shape)} and {tuple(other.sum.sums[name].shape)}"
                 raise InputError(f"these results are of different networks: '{name}' has the shapes {shapes}")
+        moved = [name for name, digest in self.weights.items() if other.weights.get(name, digest) != digest]
+        if moved:
+            raise InputError(f"these results are of different networks: the values of {_few(moved)} differ")
 
     def _identity(self) -> dict[str, Any]:
         """What has to agree between results that add up."""
@@ -78,8 +102,18 @@ class _Curvature(Frozen):
             "curvature": self.kind,
             "loss": self.loss,
             "mean over samples": self.mean,
-            "parameters": sorted(self.sum.sums),
         }
+
+    def check_whole(self) -> None:
+        """Numbers for the parameters that are named, none of them more often than the others."""
+        if list(self.sum.sums) != list(self.exact):
+            raise ValueError(f"it has numbers for {list(self.sum.sums)[:5]}, and claims for {list(self.exact)[:5]}")
+        bad = [name for name, tensor in self.sum.sums.items() if not self._is_sum(tensor)]
+        if bad or not 0 <= self.sum.weight < inf or self.sum.samples < 0:
+            raise ValueError(f"{f'the sums of {bad[0]!r} are' if bad else 'its weight is'} not one of a measurement")
+
+    def _is_sum(self, tensor: Tensor) -> bool:
+        return tensor.is_floating_point()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "graph": None}  # what the network does is not part of the numbers
@@ -92,21 +126,29 @@ class _Curvature(Frozen):
     def _title(self) -> str:
         return f"{MATRICES[self.kind]} trace of {printable(self.loss)} over {count(self.samples)} samples"
 
-    def _rows(self) -> list[tuple[str, str, str, str]]:
+    @property
+    def _head(self) -> tuple[str, ...]:
+        return (*_HEAD[:2], "standard error", *_HEAD[2:]) if self.standard_error else _HEAD
+
+    def _rows(self) -> list[tuple[str, ...]]:
         total = sum(self._totals.values())
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for name, value in self._totals.items():
             share = percent(value / total if total else None)
             rows.append((printable(name), number(value), share, "yes" if self.exact[name] else "no"))
-        return [*rows, ("total", number(total), "", "yes" if all(self.exact.values()) else "no")]
+        rows.append(("total", number(total), "", "yes" if all(self.exact.values()) else "no"))
+        if not self.standard_error:
+            return rows
+        errors = [number(error) for error in (*self.standard_errors.values(), self.standard_error)]
+        return [(*row[:2], error, *row[2:]) for row, error in zip(rows, errors, strict=True)]
 
     def __repr__(self) -> str:
         *rows, total = self._rows()
-        return f"{self._title}\n{plain_table(_HEAD, rows, total=total)}"
+        return f"{self._title}\n{plain_table(self._head, rows, total=total)}"
 
     def _repr_html_(self) -> str:
         cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self._rows())
-        head = "".join(f"<th>{name}</th>" for name in _HEAD)
+        head = "".join(f"<th>{name}</th>" for name in self._head)
         body = f"<thead><tr>{head}</tr></thead><tbody>{cells}</tbody>"
         return f"<table><caption>{escape(self._title)}</caption>{body}</table>"
 
@@ -116,11 +158,24 @@ class _Curvature(Frozen):
             "loss": self.loss,
             "samples": self.samples,
             "exact": dict(self.exact),
+            "standard_error": self.standard_error,
+            "standard_errors": dict(self.standard_errors),
         }
+
+
+def _extra(a: _Curvature, b: _Curvature) -> list[str]:
+    return sorted(set(a.sum.sums) - set(b.sum.sums))
+
+
+def _few(names: list[str]) -> str:
+    return f"{names[:5]}" + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 class Trace(_Curvature):
     """The trace of each parameter's block of the Hessian (or Gauss-Newton) matrix."""
+
+    def _is_sum(self, tensor: Tensor) -> bool:
+        return tensor.is_floating_point() and not tensor.dim()
 
     @property
     def by_parameter(self) -> Mapping[str, float]:
@@ -158,8 +213,8 @@ class Diagonal(_Curvature):
     def trace(self) -> Trace:
         """The traces that the diagonal adds up to."""
         sums = {name: value.sum() for name, value in self.sum.sums.items()}
-        whole = CurvatureSum(sums, self.sum.weight, self.samples, self.sum.energy)
-        return Trace(whole, self.kind, self.loss, self.mean, self.exact, self.graph)
+        whole = replace(self.sum, sums=sums)
+        return Trace(whole, self.kind, self.loss, self.mean, self.exact, self.graph, self.weights)
 
     @property
     def _totals(self) -> Mapping[str, float]:

@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor
 
 from .curvature import Trace, _Curvature
-from .sums import CurvatureSum
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -19,6 +18,13 @@ class Grams(_Curvature):
     """
 
     layout: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def check_whole(self) -> None:
+        """Numbers for all matrices of a parameter, and one more."""
+        super().check_whole()
+        for name, numbers in self.sum.sums.items():
+            if tuple(numbers.shape) != (sum(h * h for h in self.layout.get(name, ())) + 1,):
+                raise ValueError(f"the matrices of {name!r} are not of the sizes that it says")
 
     def __add__(self, other: "Grams") -> "Grams":
         return replace(super().__add__(other), layout=self.layout)
@@ -41,10 +47,8 @@ class Grams(_Curvature):
     @property
     def trace(self) -> Trace:
         """The traces that the matrices add up to."""
-        whole = CurvatureSum(
-            {name: self._whole(name) for name in self.sum.sums}, self.sum.weight, self.samples, self.sum.energy
-        )
-        return Trace(whole, self.kind, self.loss, self.mean, self.exact, self.graph)
+        whole = replace(self.sum, sums={name: self._whole(name) for name in self.sum.sums})
+        return Trace(whole, self.kind, self.loss, self.mean, self.exact, self.graph, self.weights)
 
     def _whole(self, name: str) -> Tensor:
         numbers, total = self.sum.sums[name].flatten(), self.sum.sums[name].flatten()[-1].clone()
@@ -61,3 +65,13 @@ class Grams(_Curvature):
     @property
     def _totals(self) -> Mapping[str, float]:
         return self.by_parameter
+
+    @property
+    def total(self) -> float:
+        """Tr[H]."""
+        return self.trace.total
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain Python: ready for json."""
+        matrices = {name: [matrix.tolist() for matrix in self.matrices(name)] for name in self.layout}
+        return {"total": self.total, "by_parameter": dict(self.by_parameter), "matrices": matrices, **self._facts()}

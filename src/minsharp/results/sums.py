@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ..frozen import Frozen
@@ -12,14 +13,37 @@ from ..frozen import Frozen
 class CurvatureSum(Frozen):
     """Sums over samples, not yet divided: those of two halves of the data add up to that of the whole.
 
-    ``energy`` is the sum of the squared norms of the centred outputs, for ``curvature="jacobian"``.
+    ``energy`` is the sum of the squared norms of the centred outputs, for ``curvature="jacobian"``. ``covariance``, in
+    the order of the sums, is that of the parameters' traces where they are estimates; None where all are exact.
     """
 
     sums: Mapping[str, Tensor]
     weight: float
     samples: int
     energy: float = 0.0
+    covariance: Tensor | None = None
+
+    def variance(self, weights: Mapping[str, float]) -> float:
+        """The variance of a weighted sum of the parameters' traces."""
+        if self.covariance is None:
+            return 0.0
+        w = torch.tensor([weights.get(name, 0.0) for name in self.sums], dtype=torch.float64)
+        return max(float(w @ self.covariance @ w), 0.0)
 
     def __add__(self, other: "CurvatureSum") -> "CurvatureSum":
         sums = {name: value + other.sums[name].to(value.device) for name, value in self.sums.items()}
-        return CurvatureSum(sums, self.weight + other.weight, self.samples + other.samples, self.energy + other.energy)
+        weight, samples, energy = self.weight + other.weight, self.samples + other.samples, self.energy + other.energy
+        return CurvatureSum(sums, weight, samples, energy, self._joint(other))
+
+    def _joint(self, other: "CurvatureSum") -> Tensor | None:
+        """The covariance of the sums of both, which are independent."""
+        if other.covariance is None or self.covariance is None:
+            return self.covariance if other.covariance is None else other._in_order(self)
+        return self.covariance + other._in_order(self)
+
+    def _in_order(self, like: "CurvatureSum") -> Tensor:
+        """The covariance with the parameters in another's order."""
+        assert self.covariance is not None
+        places = {name: i for i, name in enumerate(self.sums)}
+        order = torch.tensor([places[name] for name in like.sums], dtype=torch.int64)
+        return self.covariance[order][:, order]

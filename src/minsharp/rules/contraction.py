@@ -17,14 +17,9 @@ import torch
 from torch import Tensor
 
 from ..graph.records import Graph, Operation, Samples
-from .pullback import differentiating
+from .pullback import gradient_rows, wide, widened
 
 IN_ROWS = Samples(0)
-
-
-def wide(tensor: Tensor) -> Tensor:
-    """Half precision cannot hold squares: contract in float32."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 class Use(NamedTuple):
@@ -87,6 +82,12 @@ def squares_of_rows(tensor: Tensor) -> Tensor:
     return widest(torch.linalg.vector_norm(tensor.flatten(1), dim=1)).square_()
 
 
+def squares_of_columns(tensor: Tensor) -> Tensor:
+    """The sum of squares of each column of each sample, (n, R, ...) -> (n, R), in the widest type the device has."""
+    n, R = tensor.shape[:2]
+    return squares_of_rows(tensor.reshape(n * R, prod(tensor.shape[2:]))).view(n, R)
+
+
 def widest(tensor: Tensor) -> Tensor:
     """In float64; where the device has none, on the CPU."""
     return tensor.cpu().double() if tensor.device.type == "mps" else tensor.double()
@@ -107,6 +108,10 @@ class Contraction(ABC):
         """The squared gradient summed over everything."""
         return square_sum(self.gradient(use, G))
 
+    def squares(self, use: Use, G: Tensor) -> Tensor:
+        """The squared gradient of each sample and column: (n, R)."""
+        return squares_of_columns(self.gradient(use, G))
+
     def diagonal(self, use: Use, G: Tensor) -> Tensor:
         """The squared gradient summed over samples and columns."""
         return self.gradient(use, G).square_().sum((0, 1))
@@ -126,14 +131,18 @@ class Contraction(ABC):
         return tensor.flatten(2).sum(2).unsqueeze(0) if tensor.dim() > 2 else tensor.unsqueeze(0)
 
 
+_MASKED_BLOCK = 1 << 22  # numbers: how many cotangents, masked down to single samples, are held at once
+
+
 class PerSampleVJP(Contraction):
-    """The rule of last resort: one backward pass through the operation per sample and column. Slow, and right."""
+    """The rule of last resort: each sample's cotangents pass back through the whole operation. Slow, and right."""
 
     def gradient(self, use: Use, G: Tensor) -> Tensor:
-        """Mask the cotangent down to one sample, then let autograd do it."""
-        leaf = use.values[use.leaf].detach().requires_grad_()
+        """Mask the cotangents down to one sample, then let autograd do it, for as many as fit at once."""
+        leaf = wide(use.values[use.leaf]).detach().requires_grad_()
+        bound = use.operation.bind({**use.values, use.leaf: leaf})
         with torch.enable_grad():
-            outputs = use.operation.call(use.operation.bind({**use.values, use.leaf: leaf}))
+            outputs = use.operation.call(widened(bound))
         cotangents: Sequence[Tensor | None] = G if use.operation.many else (G,)  # type: ignore[assignment]
         made = tuple(outputs) if use.operation.many else (outputs,)
         parts = [
@@ -141,26 +150,24 @@ class PerSampleVJP(Contraction):
             for output, cotangent, layout in zip(made, cotangents, use.layouts, strict=True)
             if cotangent is not None and layout is not None and output.requires_grad
         ]
-        columns = next(g for g in cotangents if g is not None).shape[0]
-        result = leaf.new_zeros(use.n, columns, *leaf.shape)
-        for i in range(use.n if parts else 0):
-            for k in range(columns):
-                masked = [_only(g[k], layout, i, use.n) for _, g, layout in parts]
-                with differentiating(use.operation.where):
-                    (row,) = torch.autograd.grad(
-                        [output for output, _, _ in parts], [leaf], masked, retain_graph=True, allow_unused=True
-                    )
-                if row is not None:
-                    result[i, k] = row
-        return wide(result)
+        R = next(g for g in cotangents if g is not None).shape[0]
+        result = leaf.new_zeros(use.n, R, *leaf.shape)
+        together = max(1, _MASKED_BLOCK // max(1, sum(g.numel() for _, g, _ in parts)))
+        for start in range(0, use.n if parts else 0, together):
+            some = range(start, min(start + together, use.n))
+            masked = [torch.cat([_only(g, layout, i, use.n) for i in some]) for _, g, layout in parts]
+            (rows,) = gradient_rows([output for output, _, _ in parts], [leaf], masked, use.operation.where)
+            if rows is not None:
+                result[start : some.stop] = rows.unflatten(0, (len(some), R))
+        return result
 
 
-def _only(cotangent: Tensor, samples: Samples, i: int, n: int) -> Tensor:
-    """The cotangent with every sample but one set to zero."""
-    result = torch.zeros_like(cotangent)
-    shape = (samples.outer, n, samples.inner)
-    source = cotangent.unflatten(samples.axis, shape).select(samples.axis + 1, i)
-    result.unflatten(samples.axis, shape).select(samples.axis + 1, i).copy_(source)
+def _only(stack: Tensor, samples: Samples, i: int, n: int) -> Tensor:
+    """The stacked cotangents with every sample but one set to zero: (R, *output) -> (R, *output)."""
+    result = torch.zeros_like(stack)
+    axis, shape = samples.axis + 1, (samples.outer, n, samples.inner)
+    source = stack.unflatten(axis, shape).select(axis + 1, i)
+    result.unflatten(axis, shape).select(axis + 1, i).copy_(source)
     return result
 
 
@@ -246,11 +253,25 @@ class Outer(Contraction):
             norms = torch.linalg.vector_norm(g, dim=(1, 3, 4))  # (n, g)
             norms = norms * torch.linalg.vector_norm(self.inputs(use), dim=(2, 3))
             return widest(norms).square().sum()
-        rows = g.transpose(1, 2).flatten(2, 3)  # (n, g, R * C, L), copied if there are groups or the channels come last
         if L * L * R * C + self.gram_cost(use, J, L) < L * J * R * C:
-            product = (rows.mT @ rows).mul_(self.gram(use))
+            product = _gram_of_columns(g).mul_(self.gram(use))
             return widest(product.flatten(1).sum(1)).sum()
+        rows = g.transpose(1, 2).flatten(2, 3)  # (n, g, R * C, L), copied if there are groups or the channels come last
         return square_sum(self.inputs(use) @ rows.mT)  # faster than rows @ inputs.mT
+
+    def squares(self, use: Use, G: Tensor) -> Tensor:
+        """As the trace, column by column."""
+        g = self.cotangents(use, G)
+        _, R, groups, C, L = g.shape
+        J = prod(use.shape) // (groups * C)
+        if L == 1:
+            norms = torch.linalg.vector_norm(g, dim=(3, 4))  # (n, R, g)
+            norms = norms * torch.linalg.vector_norm(self.inputs(use), dim=(2, 3)).unsqueeze(1)
+            return widest(norms).square().sum(2)
+        if L * L * R * C + self.gram_cost(use, J, L) < L * J * R * C:
+            product = (g.mT @ g).mul_(self.gram(use).unsqueeze(1))  # (n, R, g, L, L)
+            return widest(product.flatten(2).sum(2))
+        return squares_of_columns(g @ self.inputs(use).mT.unsqueeze(1))
 
     def diagonal(self, use: Use, G: Tensor) -> Tensor:
         """Form the gradients and square them; with few positions, expand the square over pairs of positions."""
@@ -268,6 +289,14 @@ class Outer(Contraction):
         """The unfolded input per sample; the gradient or the copied cotangents per column."""
         channels = max(shape[0], 1)
         return prod(shape) // channels * max(prod(output) // channels, 1), min(prod(shape), 4 * prod(output))
+
+
+def _gram_of_columns(g: Tensor) -> Tensor:
+    """G^T G: (n, R, g, C, L) -> (n, g, L, L). Channels that come last in memory stay there: then column by column."""
+    if g.stride(3) == 1 < g.stride(4) and g.shape[2] == 1:
+        return torch.matmul(g.mT, g).sum(1)
+    rows = g.transpose(1, 2).flatten(2, 3)  # (n, g, R * C, L), copied if there are groups
+    return rows.mT @ rows
 
 
 def _diagonal_by_pairs(g: Tensor, U: Tensor) -> Tensor:

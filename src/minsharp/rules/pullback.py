@@ -2,13 +2,17 @@
 
 A pullback runs the operation forward and returns the output together with a function that maps cotangents of the
 output, (R, *output shape), to cotangents of the wanted arguments, (R, *argument shape): all R columns at once.
-Operations without a rule of their own go through `by_autograd`, one column at a time.
+Operations without a rule of their own go through `by_autograd`.
 
 In memory a stack of cotangents lies sample by sample, (n, R, ...), and only looks like (R, n, ...): so columns and
 samples merge into one large batch, and the contraction of one sample reads one block, both without a copy.
+
+Cotangents are never kept in half precision, in which they would vanish or overflow: a network in half precision runs
+forward as it is, and its derivatives are those of the same operations on the same numbers in float32 (`widened`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +28,31 @@ Cotangents = dict[str, Any]
 Pull = Callable[[Any], Cotangents]
 
 Pullback = Callable[[Operation, Mapping[str, Any], frozenset[str]], tuple[Any, Pull]]
+
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """Half precision holds neither squares nor cotangents: in float32."""
+    return tensor.float() if tensor.dtype in HALVES else tensor
+
+
+def widened(bound: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An operation's arguments with float32 for every half precision; the same object where there is none."""
+    made = {name: _wider(given) for name, given in bound.items()}
+    return made if any(made[name] is not given for name, given in bound.items()) else bound
+
+
+def _wider(given: Any) -> Any:
+    if isinstance(given, Tensor):
+        return wide(given)
+    if isinstance(given, torch.dtype):
+        return torch.float32 if given in HALVES else given
+    if isinstance(given, list):
+        items = [_wider(item) for item in given]
+        return items if any(a is not b for a, b in zip(items, given, strict=True)) else given
+    return given
 
 
 def stacked(function: Callable[[Tensor], Tensor], G: Tensor) -> Tensor:
@@ -59,7 +88,7 @@ def differentiating(what: str) -> Iterator[None]:
 
 
 def by_autograd(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Any, Pull]:
-    """Any operation at all: autograd through this one operation, column by column."""
+    """Any operation at all: autograd through this one operation, all columns at once where its derivative allows."""
     bound = dict(bound)
     for name in wanted:
         given = bound[name]
@@ -83,15 +112,8 @@ def by_autograd(operation: Operation, bound: Mapping[str, Any], wanted: frozense
         if not pairs:
             return {}
         outs, cotangents = zip(*pairs, strict=True)
-        with differentiating(operation.where):
-            rows = [
-                torch.autograd.grad(outs, leaves, [g[k] for g in cotangents], retain_graph=True, allow_unused=True)
-                for k in range(len(cotangents[0]))
-            ]
-        found = {
-            id(leaf): None if parts[0] is None else torch.stack(parts, dim=1).transpose(0, 1)
-            for leaf, parts in zip(leaves, zip(*rows, strict=True), strict=True)
-        }
+        rows = gradient_rows(outs, leaves, cotangents, operation.where)
+        found = {id(leaf): row for leaf, row in zip(leaves, rows, strict=True)}
         return {
             name: [found.get(id(item)) for item in bound[name]]
             if isinstance(bound[name], list)
@@ -101,6 +123,43 @@ def by_autograd(operation: Operation, bound: Mapping[str, Any], wanted: frozense
 
     detached = tuple(o.detach() if isinstance(o, Tensor) else o for o in outputs)
     return (detached if operation.many else detached[0]), pull
+
+
+def gradient_rows(
+    outputs: Sequence[Tensor], leaves: Sequence[Tensor], cotangents: Sequence[Tensor], what: str
+) -> list[Tensor | None]:
+    """By autograd, from cotangents (R, *output) to (R, *leaf) for each leaf, or None where none comes back.
+
+    All rows at once. A derivative that torch cannot batch, such as one that looks at numbers to decide what to do, or
+    that throws dice, says so by an error, and gets one row after the other.
+    """
+    cotangents = [g.to(output.dtype) for output, g in zip(outputs, cotangents, strict=True)]
+    try:
+        return _rows_at_once(outputs, leaves, cotangents)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # whatever a derivative in somebody's Python raises; if it is at fault, it will raise it again
+        with differentiating(what):
+            return _row_by_row(outputs, leaves, cotangents)
+
+
+def _rows_at_once(
+    outputs: Sequence[Tensor], leaves: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> list[Tensor | None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a loop inside torch stands in for a missing rule
+        options = {"retain_graph": True, "allow_unused": True, "is_grads_batched": True}
+        return list(torch.autograd.grad(outputs, leaves, cotangents, **options))
+
+
+def _row_by_row(
+    outputs: Sequence[Tensor], leaves: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> list[Tensor | None]:
+    rows = [
+        torch.autograd.grad(outputs, leaves, [g[k] for g in cotangents], retain_graph=True, allow_unused=True)
+        for k in range(len(cotangents[0]))
+    ]
+    return [None if parts[0] is None else torch.stack(parts) for parts in zip(*rows, strict=True)]
 
 
 def _leaf(item: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ..graph.formula import Formula, parse
 from ..graph.records import Operation
@@ -33,6 +33,8 @@ class Row:
     """The same entries in the same order under another shape."""
     joins: bool = False
     """Tensors end to end along one axis."""
+    copies: Literal["", "blocks", "entries"] = ""
+    """The same entries several times: an axis as a whole again and again, or each of its entries in a row."""
     statistics: bool = False
     """Only the first result follows the formula; the others are made of what has scale one, and have it too."""
     target: Callable[..., Any] | None = None

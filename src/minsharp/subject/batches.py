@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..errors import InputError
+from ..errors import EmptyDataError, InputError
 from .inputs import Inputs, describe, tensors_of
 
 Data = Tensor | tuple[Any, Any] | Mapping[str, Any] | Iterable[Any]
@@ -41,6 +41,10 @@ class Batch:
         inputs = pytree.tree_map(lambda t: t[start:stop], self.inputs)
         return Batch(inputs, None if self.targets is None else self.targets[start:stop])
 
+    def pick(self, which: Tensor) -> "Batch":
+        """Some of the samples, by their numbers."""
+        return Batch(*pytree.tree_map_only(Tensor, lambda t: t[which.to(t.device)], (self.inputs, self.targets)))
+
     def to(self, device: torch.device) -> "Batch":
         """The samples on a device."""
         if all(t.device == device for given in self.given for t in tensors_of(given)):
@@ -66,7 +70,7 @@ def _batch(given: Any) -> Batch:
     inputs: Any
     targets: Any
     if isinstance(given, Mapping):
-        inputs, targets = _collated(given)
+        inputs, targets = _labelled(given)
     elif isinstance(given, Tensor):
         inputs, targets = given, None
     elif isinstance(given, tuple | list) and len(given) == 1:
@@ -78,7 +82,7 @@ def _batch(given: Any) -> Batch:
     if isinstance(inputs, list):
         inputs = tuple(inputs)
     elif isinstance(inputs, Mapping):
-        inputs = dict(inputs)
+        inputs = {name: value for name, value in inputs.items() if value is not None}  # what is not there is not passed
     leaves = tensors_of(inputs)
     if not leaves or not all(isinstance(t, Tensor) and t.dim() for t in leaves):
         raise InputError(f"the inputs of a batch are {describe(inputs)}; {_FORMS}")
@@ -97,7 +101,7 @@ def _batch(given: Any) -> Batch:
     return Batch(inputs, targets)
 
 
-def _collated(given: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor | None]:
+def _labelled(given: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor | None]:
     """A dict of inputs; the ``labels`` that a collator put beside them are the targets."""
     inputs = dict(given)
     return inputs, inputs.pop("labels", None)
@@ -136,7 +140,7 @@ def first_of(stream: Iterator[Batch]) -> tuple[Batch, Iterator[Batch]]:
     """The first batch, and the whole stream with it."""
     first = next(stream, None)
     if first is None:
-        raise InputError(f"the data is empty: it holds no sample; {_FORMS}")
+        raise EmptyDataError(f"the data is empty: it holds no sample; {_FORMS}")
 
     def whole() -> Iterator[Batch]:
         yield first

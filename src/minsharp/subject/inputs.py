@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from torch import Tensor, nn
@@ -30,15 +31,24 @@ def tensors_of(inputs: Any) -> list[Any]:
 
 
 def call_form(model: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs as forward takes them: a dict by keyword where its keys are forward's arguments."""
+    """Inputs as forward takes them: a dict by keyword where its keys are forward's arguments.
+
+    The ``labels`` of a collator are targets: they go in only if forward cannot be called without.
+    """
     if isinstance(inputs, Tensor):
         return (inputs,), {}
     if isinstance(inputs, Mapping) and inputs:
-        try:
-            inspect.signature(model.forward).bind(**inputs)
-        except (TypeError, ValueError):
-            return (dict(inputs),), {}
-        return (), dict(inputs)
+        for names in ({*inputs} - {"labels"}, {*inputs}):
+            with suppress(TypeError, ValueError):
+                return (), _by_name(inspect.signature(model.forward), {name: inputs[name] for name in names})
+        return (dict(inputs),), {}
     if isinstance(inputs, tuple | list) and inputs:
         return tuple(inputs), {}
     raise InputError(f"expected inputs as a tensor, a tuple of tensors or a dict of tensors, got {describe(inputs)}")
+
+
+def _by_name(signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments in forward's order, in whatever order they are given; those without a name there come last."""
+    signature.bind(**given)
+    own = [name for name in signature.parameters if name in given]
+    return {name: given[name] for name in (*own, *sorted({*given} - {*own}))}

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, jit, nn
 from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel
+from torch.utils import _pytree as pytree
 
 from ..errors import InputError
 from .inputs import describe
@@ -24,7 +25,14 @@ Pattern = str | Sequence[str] | None
 
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, AveragedModel)
 _SHARDS = "FullyShardedDataParallel"
-_QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized")
+_QUANTIZED = (
+    "torch.ao.nn.quantized",
+    "torch.ao.nn.intrinsic.quantized",
+    "torch.nn.quantized",
+    "bitsandbytes.",
+    "torchao.",
+)
+_OBSERVERS = ("torch.ao.quantization.observer", "torch.ao.quantization.fake_quantize")
 
 
 class ReadModel(ABC):
@@ -69,11 +77,8 @@ def _inside(module: nn.Module) -> nn.Module | None:
     """What a wrapper runs; none if the module is no wrapper of torch's own, or one with a forward of its own."""
     if isinstance(module, _loaded("torch._dynamo.eval_frame", "OptimizedModule")):
         return module._modules["_orig_mod"]
-    if isinstance(module, _loaded("torch.distributed.fsdp", _SHARDS)):
-        raise InputError(
-            f"the model is a {_SHARDS}: each process holds a part of its parameters. Measure the plain module with the "
-            "full state dict loaded into it"
-        )
+    if _is_sharded(module):
+        return None  # refused as a part, like those inside of a model
     for wrapper in _WRAPPERS:
         if isinstance(module, wrapper):
             return module.module if type(module).forward is wrapper.forward else None
@@ -95,7 +100,7 @@ def copied(module: nn.Module) -> nn.Module:
     try:
         with LOCK, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch copies its own modules by ways that it calls deprecated
-            held = chain.from_iterable(vars(part).values() for part in module.modules())
+            held = pytree.tree_leaves([dict(vars(part)) for part in module.modules()])  # also in dicts and lists
             made = {id(t): t.detach().clone() for t in held if isinstance(t, Tensor) and not t.is_leaf}
             return copy.deepcopy(module, dict(made))
     except Exception as error:
@@ -123,19 +128,46 @@ def _refuse_hooks(wrapper: nn.Module) -> None:
         )
 
 
+def _is_sharded(module: nn.Module) -> bool:
+    return isinstance(module, _loaded("torch.distributed.fsdp", _SHARDS))
+
+
 def _refuse_parts(module: nn.Module) -> None:
     """Refuse a model that holds what has no weights to measure."""
     for path, part in module.named_modules():
-        where = f"the model's '{path}'" if path else "the model"
-        if isinstance(part, jit.ScriptModule):
-            raise InputError(f"{where} is a torch.jit.ScriptModule ({_script(part)}): pass the module it was made of")
-        if type(part).__module__.startswith(_QUANTIZED):
-            raise InputError(
-                f"{where} is quantised ({type(part).__module__}.{type(part).__name__}): its weights are integers, and "
-                "the loss has no derivative in them. Pass the model as it was before quantization"
-            )
+        trouble = _trouble(part, path)
+        if trouble:
+            raise InputError(f"the model's '{path}' {trouble}" if path else f"the model {trouble}")
     for name, tensor in chain(module.named_parameters(), module.named_buffers()):
         _refuse_tensor(name, tensor, type(module).__name__)
+
+
+def _trouble(part: nn.Module, path: str) -> str:
+    """Why a module cannot be measured as it comes, and what to pass instead; nothing if it can."""
+    kind = f"{type(part).__module__}.{type(part).__name__}"
+    if isinstance(part, jit.ScriptModule):
+        return (
+            f"is a torch.jit.ScriptModule ({_script(part)}): pass the module it was made of, with its weights in it, "
+            "as in model.load_state_dict(scripted.state_dict())"
+        )
+    if _is_sharded(part):
+        return (
+            f"is a {_SHARDS}: each process holds a part of its parameters. Measure the plain module with the full "
+            "state dict loaded into it"
+        )
+    if path and isinstance(part, nn.parallel.DistributedDataParallel):
+        return f"is a DistributedDataParallel inside of it: put its .module there, model.{path} = model.{path}.module"
+    if kind.startswith(_QUANTIZED):
+        return (
+            f"is quantised ({kind}): its weights are integers, and the loss has no derivative in them. Pass the model "
+            "as it was before quantization"
+        )
+    if kind.startswith(_OBSERVERS):
+        return (
+            f"watches values for quantization, or rounds them ({kind}): what it does depends on the whole batch, or "
+            "has no derivative. Pass the model as it was before it was prepared for quantization"
+        )
+    return ""
 
 
 def _script(part: Any) -> str:
@@ -146,6 +178,15 @@ def _refuse_tensor(name: str, tensor: Tensor, kind: str) -> None:
     """Refuse a parameter or buffer that holds no numbers here."""
     if is_lazy(tensor):
         raise InputError(f"'{name}' of {kind} has no shape yet (a lazy module): run the model once on a batch first")
+    if tensor.is_quantized or type(tensor).__module__.startswith("torchao."):
+        raise InputError(
+            f"'{name}' of {kind} is quantised ({type(tensor).__name__}, {tensor.dtype}): the loss has no derivative in "
+            "it. Pass the model as it was before quantization"
+        )
+    if isinstance(tensor, _loaded("torch._subclasses.fake_tensor", "FakeTensor")):
+        raise InputError(
+            f"'{name}' of {kind} is a FakeTensor, and has no values: make the model outside of FakeTensorMode"
+        )
     if tensor.is_meta:
         raise InputError(
             f"'{name}' of {kind} is on the meta device, and has no values: load weights into it, as in "

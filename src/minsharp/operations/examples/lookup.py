@@ -53,6 +53,8 @@ EXAMPLES: Examples = {
             "q(n,2,3,d) k(n,2,3,d) v(n,2,3,e)",
         ),
         Example(lambda q, k, v: _attend(q, k, v, enable_gqa=True), "q(n,4,s,d) k(n,2,t,d) v(n,2,t,e)"),
+        Example(lambda q, k, v: _attend(q, k, v, enable_gqa=True, is_causal=True), "q(n,3,s,d) k(n,1,s,d) v(n,1,s,e)"),
+        Example(lambda q, k, v, m: _attend(q, k, v, m, enable_gqa=True), "q(n,4,s,d) k(n,2,t,d) v(n,2,t,e) m(n,1,s,t)"),
         Example(lambda x: _attend(x, x, x), "x(n,h,s,d)"),
         Example(lambda q, k: _attend(q, k, k), "q(n,h,s,d) k(n,h,t,d)"),
         Example(lambda q, k, v: _attend(q.expand(k.shape[0], -1, -1, -1), k, v), "q(1,2,s,d) k(n,2,t,d) v(n,2,t,e)"),

@@ -107,6 +107,7 @@ EXAMPLES: Examples = {
         Example(lambda w, x: w.expand(x.shape[0], 2, -1), "w(i) x(n,1)!"),
         Example(lambda w, x: w.expand(x.shape[0]), "w() x(n,1)!"),
         Example(lambda w, x: w.expand(2, x.shape[0], -1), "w(1,i) x(n,1)!"),
+        Example(lambda w, x: (w.expand(2 * x.shape[0], -1) * x.flatten(0, 1)).view_as(x), "w(1,i) x(n,2,i)"),
         Example(lambda w, x: w.expand(-1, x.shape[0]), "w(i,1) x(n,1)!"),
         Example(lambda w: w.expand(3, -1), "w(i)"),
         Example(lambda x, w: F.linear(x, w.expand(3, -1)), "x(n,i) w(1,i)"),
@@ -118,12 +119,17 @@ EXAMPLES: Examples = {
         Example(lambda w, y: w.expand_as(y), "w() y(i,n)!"),
         Example(lambda x, w: x.expand_as(torch.cat([x, x], 1)) + w, "x(n,1) w(2)"),
         Example(lambda w, v: w.expand_as(v), "w(i) v(a,i)"),
+        Example(lambda w, x: (w.expand_as(x.flatten(0, 1)) * x.flatten(0, 1)).view_as(x), "w(i) x(n,2,i)"),
     ],
     "broadcast_to": [
         Example(lambda x: torch.broadcast_to(x, (x.shape[0], 3)), "x(n,1)"),
         Example(lambda x: torch.broadcast_to(x, (2, *x.shape)), "x(n,a)"),
         Example(lambda w, x: torch.broadcast_to(w, (x.shape[0], w.shape[0])), "w(i) x(n,1)!"),
         Example(lambda w: torch.broadcast_to(w, (2, w.shape[0])), "w(i)"),
+        Example(
+            lambda w, x: (torch.broadcast_to(w, (2 * x.shape[0], w.shape[0])) * x.flatten(0, 1)).view_as(x),
+            "w(i) x(n,2,i)",
+        ),
     ],
     "repeat": [
         Example(lambda x: x.repeat(1, 2), "x(n,i)"),
@@ -133,11 +139,14 @@ EXAMPLES: Examples = {
         Example(lambda w: w.repeat(2, 2), "w(i)"),
         Example(lambda x, W: F.linear(x, W.repeat(2, 1)), "x(n,i) W(o,i)"),
         Example(lambda x: x.repeat(1, 0), "x(n,i)"),
+        Example(lambda x: x.repeat(2, 1).view(2, -1, x.shape[1]).transpose(0, 1), "x(n,i)"),
+        Example(lambda x, W: (W.repeat(x.shape[0], 1) * x.flatten(0, 1)).view_as(x), "x(n,o,i) W(o,i)"),
     ],
     "tile": [
         Example(lambda x: x.tile(2), "x(n,i)"),
         Example(lambda x: x.tile(1, 2, 1), "x(n,a,b)"),
         Example(lambda w, x: w.tile(x.shape[0], 1), "w(i) x(n,1)!"),
+        Example(lambda x, W: (W.tile(x.shape[0], 1) * x.flatten(0, 1)).view_as(x), "x(n,o,i) W(o,i)"),
         Example(lambda w: w.tile(2), "w(i)"),
     ],
     "diagonal": [
@@ -231,6 +240,8 @@ EXAMPLES: Examples = {
         Example(lambda w: w.repeat_interleave(2), "w(a,b)"),
         Example(lambda x: x.repeat_interleave(torch.tensor([2, 0, 1]), 1, output_size=3), "x(n,3)"),
         Example(lambda x, W: F.linear(x, W.repeat_interleave(2, 0)), "x(n,i) W(o,i)"),
+        Example(lambda x: x.repeat_interleave(3, 0).view(-1, 3, x.shape[1]), "x(n,i)"),
+        Example(lambda x, W, o: (W.repeat_interleave(x.shape[1], 0) * x.flatten(0, 1)).view_as(x), "x(o,n,i) W(o,i)"),
     ],
     "chunk": [
         Example(lambda x: x.chunk(2, 1), "x(n,2a)"),
