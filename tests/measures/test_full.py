@@ -1,7 +1,9 @@
 """Minimum sharpness over the whole group: no change of basis can fool it."""
 
+import json
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -276,6 +278,36 @@ def test_the_result_tells_and_saves() -> None:
     assert len(told["frames"]) == 4
     assert told["frames"][0]["parameters"] == ["q.weight", "q.bias", "k.weight", "k.bias"]
     assert isinstance(told["frames"][0]["matrix"][0][0], float)
+
+
+@pytest.mark.parametrize("suffix", ["json", "safetensors"])
+def test_it_comes_back_from_a_file_as_it_was(suffix: str, tmp_path: Path) -> None:
+    net, inputs, found = case("joint")
+    again = ms.load(found.save(tmp_path / f"minimum.{suffix}"))
+    assert again == found
+    assert torch.equal(outputs(ms.rescale(net, again.scales), inputs), outputs(ms.rescale(net, found.scales), inputs))
+    grams = ms.hessian_grams(net, (inputs, None), curvature="ggn")
+    assert ms.load(grams.save(tmp_path / f"grams.{suffix}")) == grams
+
+
+def test_a_file_with_entries_that_are_not_there_is_refused(tmp_path: Path) -> None:
+    path = case("LoRA")[2].save(tmp_path / "minimum.json")
+    document = json.loads(path.read_text())
+    document["fields"]["symmetries"]["frames"][0]["members"][0]["entries"]["start"] = 10**6
+    path.write_text(json.dumps(document))
+    with pytest.raises(ms.InputError, match=r"its frames speak of entries that 'down\.weight' does not have"):
+        ms.load(path)
+
+
+def test_a_tolerance_gives_an_estimate_with_an_error_bar() -> None:
+    net, inputs, found = case("joint")
+    many = inputs.repeat(8, 1, 1)
+    draws = [minimum(net, many, tolerance=0.05, seed=seed) for seed in range(5)]
+    for drawn in draws:
+        assert 0 < drawn.standard_error < 0.1 * drawn.value
+        assert drawn.value == pytest.approx(found.value, abs=5 * drawn.standard_error)
+    with pytest.raises(ms.NotExactError, match='need not be positive: ask for curvature="ggn"'):
+        ms.minimum_sharpness(net, inputs, scope="full", tolerance=0.05)
 
 
 def test_flattest_and_relative_take_the_scope() -> None:
