@@ -309,7 +309,7 @@ def test_a_weight_made_of_the_batch_size() -> None:
     twice = Forward(lambda layer, x: x @ (layer.weight * 2).T)
     twice.load_state_dict(settles.state_dict())
     assert ms.hessian_trace(settles, X).total == ms.hessian_trace(twice, X).total
-    with pytest.raises(ms.ReadError, match="change with the other samples .*or with how many they are"):
+    with pytest.raises(ms.ReadError, match=r"change with the other samples .*or with how many they are"):
         ms.hessian_trace(Forward(lambda layer, x: x @ (layer.weight * (2 * x.shape[0])).T), X)
 
 

@@ -46,6 +46,8 @@ def compare(
     rescalings: Rescalings = 5,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
+    tolerance: options.Tolerance = 0.0,
+    seed: options.Seed = 0,
     samples: options.Samples = None,
     batch_size: options.BatchSize = None,
     data_dir: options.DataDir = None,
@@ -62,7 +64,7 @@ def compare(
         check_writable(csv, (".csv",))
     choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
-    task = prepare(choice, source, loss, curvature)
+    task = prepare(choice, source, loss, curvature, tolerance=tolerance, seed=seed)
     found = compare_measures(
         task.network,
         task.data.batches,
@@ -71,6 +73,7 @@ def compare(
         rescalings=rescalings,
         curvature=task.curvature,
         progress=watched(),
+        **task.estimate,
     )
     if csv is not None:
         write_text(csv, found.to_csv())

@@ -15,6 +15,7 @@ def summary(result: MinimumSharpness) -> dict[str, Any]:
     """A result for JSON: of a factor per neuron, the range."""
     scales = {name: _range(factor) for name, factor in result.scales.items()}
     plain = {name: getattr(result, name) for name in ("value", "lower_bound", "trace", "status", "attained", "scope")}
+    plain |= {"standard_error": result.standard_error} if result.standard_error else {}
     return {**plain, "by_parameter": result.by_parameter, "scales": scales, "pinned": result.pinned}
 
 
