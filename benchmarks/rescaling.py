@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import minsharp as ms
 from minsharp.files import write_text
-from minsharp.measures.minimum import curvatures, program
+from minsharp.measures.program import curvatures, program
 from minsharp.measures.robustness import NoiseLevel
 from minsharp.network.walk import Walk
 from minsharp.solve.geometric import minimise

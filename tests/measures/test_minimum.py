@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from torch import Tensor, nn
 
 import minsharp as ms
-from minsharp.measures.minimum import _terms
+from minsharp.measures.program import _terms
 from minsharp.network.symmetry import group
 from tests.support.random_networks import COMMON, networks
 from tests.support.zoo import BY_NAME, ZOO, Entry, call, network, rescaled

@@ -11,7 +11,7 @@ D (prod_d Tr[H_d])^(1/D), the paper's Theorem 1.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import exp, inf, log
+from math import log
 from typing import Any
 
 import torch
@@ -27,14 +27,14 @@ from ..network.rescale import rescale
 from ..network.symmetry import Scales, Scope, Symmetries, tried_group
 from ..results.curvature import MATRICES, Diagonal, MatrixName, Trace
 from ..results.files import Saved
-from ..solve.status import Status, StatusText
+from ..solve.status import StatusText
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
-from ..text import interval, magnitude, number, percent, plain_table, plus_minus
-
-Curvature = Trace | Diagonal
+from ..text import interval, number, plain_table, plus_minus
+from .outcome import finite_exp, nothing_to_do, status_of, status_of_powers
+from .program import Curvature, curvatures, least_powers, program, traces_at
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -217,19 +217,19 @@ def _minimise_over(symmetries: Symmetries, measured: Curvature, scope: Scope, po
     solution = minimise(log_c, A)
     before = {name: float(block.sum()) for name, block in blocks.items()}
     vanishing = [name for i, name in enumerate(blocks) if solution.vanishing[owner == i].any()]
-    z, bound = np.asarray(solution.z, dtype=np.float64), _exp(solution.log_bound)
+    z, bound = np.asarray(solution.z, dtype=np.float64), finite_exp(solution.log_bound)
     if power_of_two:
-        z, after = _powers(log_c, A, owner, z, list(before.values()))
+        z, after = least_powers(log_c, A, owner, z, list(before.values()))
         value = sum(after)
-        status = _status_of_powers(value, bound, bool(z.any()))
+        status = status_of_powers(value, bound, bool(z.any()))
     else:
-        after, value = _traces(log_c, A, owner, z, len(blocks)), _exp(solution.log_value)
-        status = _status(vanishing, solution.log_value, solution.log_bound)
+        after, value = traces_at(log_c, A, owner, z, len(blocks)), finite_exp(solution.log_value)
+        status = status_of(vanishing, solution.log_value, solution.log_bound)
     return MinimumSharpness(
         value=value,
         lower_bound=min(bound, value),
         trace=sum(before.values()),
-        status=_nothing_to_do(symmetries, before) or status,
+        status=nothing_to_do(symmetries, before) or status,
         attained=power_of_two or solution.attained,
         scope=scope,
         by_parameter=dict(zip(blocks, after, strict=True)),
@@ -250,129 +250,6 @@ def _minimise_over(symmetries: Symmetries, measured: Curvature, scope: Scope, po
 def _shrunk(before: Mapping[str, float], after: list[float]) -> dict[str, float]:
     """How much of each parameter's trace is left: exp(-2 t_P) where the whole tensor has one factor."""
     return {name: new / old for (name, old), new in zip(before.items(), after, strict=True) if old}
-
-
-def _traces(log_c: Any, A: Any, owner: Any, z: Any, count: int) -> list[float]:
-    """The trace of every parameter at z."""
-    import numpy as np
-
-    with np.errstate(over="ignore"):
-        sums: list[float] = np.bincount(owner, np.exp(log_c - 2 * (A @ z)), minlength=count).tolist()
-    return sums
-
-
-def _powers(log_c: Any, A: Any, owner: Any, z: Any, before: list[float]) -> tuple[Any, list[float]]:
-    """The numbers z with powers of two as factors, and every parameter's trace there; zero if that is no flatter."""
-    from ..solve.powers import minimise_powers
-
-    z = minimise_powers(log_c, A, z)
-    after = _traces(log_c, A, owner, z, len(before))
-    return (z, after) if sum(after) < sum(before) else (0.0 * z, before)
-
-
-def curvatures(measured: Curvature, scope: Scope) -> dict[str, Tensor]:
-    """The curvature of every measured parameter: a number, or one per entry."""
-    source = measured.trace if scope == "layer" and isinstance(measured, Diagonal) else measured
-    blocks = {n: torch.as_tensor(v, dtype=torch.float64).cpu() for n, v in source.by_parameter.items()}
-    for name, block in blocks.items():
-        if not bool(torch.isfinite(block).all()):
-            raise InputError(
-                f"the curvature of '{name}' is {_first(block, ~torch.isfinite(block))}: expected finite numbers"
-            )
-    return blocks
-
-
-def _first(block: Tensor, bad: Tensor) -> float:
-    return float(block[bad].flatten()[0])
-
-
-def program(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, Any, Any]:
-    """The geometric program: log c, the matrix A with t = A z for every term, and which parameter each term is of."""
-    import numpy as np
-    import scipy.sparse
-
-    c, plus, minus, owner = _terms(blocks, symmetries)
-    nodes = symmetries.nodes
-    N = scipy.sparse.csr_array(
-        (nodes.coefficient.numpy(), (nodes.form.numpy(), nodes.number.numpy())),
-        shape=(nodes.count, symmetries.dimension),
-    )
-    A = N[plus] - N[minus] if symmetries.dimension else scipy.sparse.csr_array((len(c), 0))
-    A.eliminate_zeros()
-    with np.errstate(divide="ignore"):
-        return np.log(c), A, owner
-
-
-def _terms(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, ...]:
-    """Every (c, plus, minus) of the objective, summed over entries that share a scale, and which parameter it is of."""
-    parts = []
-    for i, (name, block) in enumerate(blocks.items()):
-        exponent = symmetries.exponents[name]
-        plus, minus = torch.broadcast_tensors(exponent.plus, exponent.minus)
-        extra = block.dim() - plus.dim()
-        shared = [d for d in range(block.dim()) if d < extra or plus.shape[d - extra] == 1]
-        c = block.sum(shared, keepdim=True) if shared else block
-        c = c.reshape(c.shape[extra:]).expand(plus.shape)
-        c, plus, minus = _none_negative(name, c.flatten(), plus.flatten(), minus.flatten(), symmetries)
-        parts.append((c, plus, minus, torch.full((len(c),), i)))
-    return tuple(torch.cat(column).numpy() for column in zip(*parts, strict=True))
-
-
-def _none_negative(
-    name: str, c: Tensor, plus: Tensor, minus: Tensor, symmetries: Symmetries
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Terms of a parameter as they are; where some are negative, those with one scale added up, which must not be.
-
-    The Hessian of a smooth network has negative entries, and estimates are negative by chance; most of them are where
-    nothing can be rescaled, so that only their sum counts.
-    """
-    if not bool((c < 0).any()):
-        return c, plus, minus
-    free = torch.zeros(symmetries.nodes.count, dtype=torch.bool)
-    free[symmetries.nodes.form[symmetries.nodes.coefficient != 0]] = True
-    pairs = torch.stack([torch.where(free[n], n, -1) for n in (plus, minus)])
-    pairs[:, pairs[0] == pairs[1]] = -1
-    shared, which = pairs.unique(dim=1, return_inverse=True)
-    sums = c.new_zeros(shared.shape[1]).index_add_(0, which, c)
-    if bool((sums < 0).any()):
-        raise InputError(
-            f"the curvature of '{name}' that one scale moves is {_first(sums, sums < 0)}: expected none negative. The "
-            "Hessian of a smooth network may be, and an estimate of it by chance: ask for "
-            'curvature="ggn", which never is, for a smaller tolerance, or for scope="layer"'
-        )
-    some = torch.zeros(len(sums), dtype=torch.long).index_copy_(0, which, torch.arange(len(c)))
-    return sums, plus[some], minus[some]
-
-
-def _exp(x: float) -> float:
-    try:
-        return exp(x)
-    except OverflowError:
-        return inf
-
-
-def _nothing_to_do(symmetries: Symmetries, before: Mapping[str, float]) -> StatusText | None:
-    """Why the minimum is the trace as it is; none if it need not be."""
-    if not any(before.values()):
-        return Status.NO_CURVATURE.told()
-    if not symmetries.dimension:
-        reasons = dict.fromkeys(symmetries.pinned.values())
-        return Status.PINNED.told(reasons="; ".join(reasons))
-    return None
-
-
-def _status(vanishing: list[str], log_value: float, log_bound: float) -> StatusText:
-    if vanishing:
-        return Status.INFIMUM.told(names=", ".join(vanishing))
-    return Status.MINIMUM.told(gap=magnitude(max(log_value - log_bound, 0.0), 0))
-
-
-def _status_of_powers(value: float, bound: float, moved: bool) -> StatusText:
-    case = Status.POWERS_OF_TWO if moved else Status.NO_FLATTER_POWER
-    if not bound:
-        return case.told(distance="with other factors the trace comes as near to zero as one likes")
-    above = percent(max(value / bound - 1, 0.0), 2)
-    return case.told(distance=f"at most {above} above the minimum of all factors")
 
 
 @plain_mode()

@@ -27,7 +27,8 @@ from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import count, number, plain_table, plus_minus
-from .minimum import Curvature, MinimumSharpness, minimum_sharpness
+from .minimum import MinimumSharpness, minimum_sharpness
+from .program import Curvature
 
 SensitivityScope = Literal["tensor", "element"]
 
