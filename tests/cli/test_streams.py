@@ -181,7 +181,7 @@ def test_a_factory_that_is_interrupted(bench: Bench, capsys: Capture) -> None:
 
 
 def test_an_error_that_nobody_foresaw(bench: Bench, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise TypeError("one\ntwo\x1b[31m")
 
     monkeypatch.setattr("minsharp.cli.task.read", fail)
@@ -198,7 +198,7 @@ def test_an_error_that_nobody_foresaw(bench: Bench, capsys: Capture, monkeypatch
 
 
 def test_too_little_memory(bench: Bench, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
     monkeypatch.setattr("minsharp.cli.task.read", fail)

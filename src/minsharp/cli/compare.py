@@ -51,6 +51,8 @@ def compare(
     scope: ScopeOption = options.Scope.LAYER,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
+    tolerance: options.Tolerance = 0.0,
+    seed: options.Seed = 0,
     samples: options.Samples = None,
     batch_size: options.BatchSize = None,
     data_dir: options.DataDir = None,
@@ -67,7 +69,7 @@ def compare(
         check_writable(csv, (".csv",))
     choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
-    task = prepare(choice, source, loss, curvature)
+    task = prepare(choice, source, loss, curvature, tolerance=tolerance, seed=seed)
     found = compare_measures(
         task.network,
         task.data.batches,
@@ -77,6 +79,7 @@ def compare(
         scope=str(scope),  # type: ignore[arg-type]
         curvature=task.curvature,
         progress=watched(),
+        **task.estimate,
     )
     if csv is not None:
         write_text(csv, found.to_csv())

@@ -44,6 +44,8 @@ def flatten(
     power_of_two: PowerOfTwo = False,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
+    tolerance: options.Tolerance = 0.0,
+    seed: options.Seed = 0,
     parameters: options.Parameters = None,
     samples: options.Samples = None,
     batch_size: options.BatchSize = None,
@@ -61,7 +63,7 @@ def flatten(
     check_writable(out, (".safetensors",))
     choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
-    task = prepare(choice, source, loss, curvature, parameters)
+    task = prepare(choice, source, loss, curvature, parameters, tolerance=tolerance, seed=seed)
     result = _minimum(task, scope, power_of_two)
     flat = rescale(task.network, result.scales, exact=power_of_two)
     verification = verify(task.network, task.data.batches, result, task.loss)

@@ -169,8 +169,21 @@ LossOption = Annotated[
 ]
 CurvatureOption = Annotated[
     Curvature,
-    typer.Option("--curvature", help="hessian refuses where its trace is not exact; ggn is for every network."),
+    typer.Option(
+        "--curvature", help="hessian needs a --tolerance where its trace is not exact; ggn is for every network."
+    ),
 ]
+Tolerance = Annotated[
+    float,
+    typer.Option(
+        "--tolerance",
+        metavar="ERROR",
+        help="Estimate to this relative standard error, as in 0.01, and stop when it is met: for many classes, and for "
+        "the Hessian of smooth networks. (default: 0, exact)",
+        show_default=False,
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Of the draws behind an estimate.")]
 Parameters = Annotated[
     list[str] | None,
     typer.Option("--parameters", metavar="PATTERN", help="Measure only parameters that match; may be repeated."),

@@ -17,6 +17,7 @@ def summary(result: MinimumSharpness) -> dict[str, Any]:
     change = result.scales
     scales = {name: _range(factor) for name, factor in change.items()}
     plain = {name: getattr(result, name) for name in ("value", "lower_bound", "trace", "status", "attained", "scope")}
+    plain |= {"standard_error": result.standard_error} if result.standard_error else {}
     told = {**plain, "by_parameter": result.by_parameter, "scales": scales, "pinned": result.pinned}
     if isinstance(change, Transformation):
         sizes = [{"name": f.name, "size": f.size, "parameters": f.parameters} for f in change.frames]

@@ -20,6 +20,7 @@ class Columns:
     def of(S: Tensor) -> "Columns":
         """All columns at once, (n, rank, *output).
 
+        >>> import torch
         >>> columns = Columns.of(torch.eye(3).expand(5, 3, 3))  # five samples, three outputs
         >>> columns.rank, tuple(columns.slice(1, 3).shape)
         (3, (5, 2, 3))

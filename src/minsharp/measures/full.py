@@ -19,7 +19,8 @@ from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.outputs import Pick
 from ..text import count, magnitude, number, percent
-from .minimum import OTHERS, MinimumSharpness, exponential, graph_of, nothing_to_do
+from .minimum import OTHERS, MinimumSharpness, graph_of
+from .outcome import finite_exp, nothing_to_do
 from .program import program
 
 CONDITION = 1e6
@@ -155,11 +156,11 @@ def _minimise_over(group: FullSymmetries, measured: Grams, condition: float) -> 
     solution = minimise_with_frames(log_c, A, terms, condition**2)
     before = dict(measured.by_parameter)
     after = _after(group, blocks, rest, rows, solution)
-    value = exponential(solution.log_value)
+    value = finite_exp(solution.log_value)
     z, total = torch.from_numpy(solution.z), sum(before.values())
     return FullMinimumSharpness(
         value=value,
-        lower_bound=min(exponential(solution.log_bound), value),
+        lower_bound=min(finite_exp(solution.log_bound), value),
         trace=total,
         status=nothing_to_do(group, before) or _status(group, solution, list(rest), condition, sum(after.values())),
         attained=not solution.vanishing.any() and not any(solution.bounded),
@@ -223,7 +224,7 @@ def _status(group: FullSymmetries, solution: Any, names: list[str], condition: f
         return Status.INFIMUM.told(names=", ".join(vanishing))
     bounded = [frame.name for frame, short in zip(group.frames, solution.bounded, strict=True) if short]
     if bounded:
-        value = exponential(solution.log_value)
+        value = finite_exp(solution.log_value)
         above = percent(reached / value - 1, 2) + " above it" if value else f"at {number(reached)}"
         return Status.INFIMUM_OF_FRAMES.told(
             gap=gap, names=", ".join(bounded), condition=count(round(condition)), above=above

@@ -11,7 +11,7 @@ D (prod_d Tr[H_d])^(1/D), the paper's Theorem 1.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import exp, inf, log
+from math import log
 from typing import Any
 
 import torch
@@ -28,13 +28,14 @@ from ..network.symmetry import Scales, Scope, Symmetries, tried_group
 from ..results.curvature import MATRICES, Diagonal, MatrixName, Trace
 from ..results.files import Saved
 from ..results.gram import Grams
-from ..solve.status import Status, StatusText
+from ..solve.status import StatusText
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
-from ..text import interval, magnitude, number, percent, plain_table, plus_minus
-from .program import Curvature, curvatures, program
+from ..text import interval, number, plain_table, plus_minus
+from .outcome import finite_exp, nothing_to_do, status_of, status_of_powers
+from .program import Curvature, curvatures, least_powers, program, traces_at
 
 OTHERS: dict[str, Callable[..., "MinimumSharpness"]] = {}
 """Minima over groups of more than scales, by scope: each stands in a file of its own, and enters itself here."""
@@ -231,14 +232,14 @@ def _minimise_over(symmetries: Symmetries, measured: Curvature, scope: Scope, po
     solution = minimise(log_c, A)
     before = {name: float(block.sum()) for name, block in blocks.items()}
     vanishing = [name for i, name in enumerate(blocks) if solution.vanishing[owner == i].any()]
-    z, bound = np.asarray(solution.z, dtype=np.float64), exponential(solution.log_bound)
+    z, bound = np.asarray(solution.z, dtype=np.float64), finite_exp(solution.log_bound)
     if power_of_two:
-        z, after = _powers(log_c, A, owner, z, list(before.values()))
+        z, after = least_powers(log_c, A, owner, z, list(before.values()))
         value = sum(after)
-        status = _status_of_powers(value, bound, bool(z.any()))
+        status = status_of_powers(value, bound, bool(z.any()))
     else:
-        after, value = _traces(log_c, A, owner, z, len(blocks)), exponential(solution.log_value)
-        status = _status(vanishing, solution.log_value, solution.log_bound)
+        after, value = traces_at(log_c, A, owner, z, len(blocks)), finite_exp(solution.log_value)
+        status = status_of(vanishing, solution.log_value, solution.log_bound)
     return MinimumSharpness(
         value=value,
         lower_bound=min(bound, value),
@@ -264,56 +265,6 @@ def _minimise_over(symmetries: Symmetries, measured: Curvature, scope: Scope, po
 def _shrunk(before: Mapping[str, float], after: list[float]) -> dict[str, float]:
     """How much of each parameter's trace is left: exp(-2 t_P) where the whole tensor has one factor."""
     return {name: new / old for (name, old), new in zip(before.items(), after, strict=True) if old}
-
-
-def _traces(log_c: Any, A: Any, owner: Any, z: Any, count: int) -> list[float]:
-    """The trace of every parameter at z."""
-    import numpy as np
-
-    with np.errstate(over="ignore"):
-        sums: list[float] = np.bincount(owner, np.exp(log_c - 2 * (A @ z)), minlength=count).tolist()
-    return sums
-
-
-def _powers(log_c: Any, A: Any, owner: Any, z: Any, before: list[float]) -> tuple[Any, list[float]]:
-    """The numbers z with powers of two as factors, and every parameter's trace there; zero if that is no flatter."""
-    from ..solve.powers import minimise_powers
-
-    z = minimise_powers(log_c, A, z)
-    after = _traces(log_c, A, owner, z, len(before))
-    return (z, after) if sum(after) < sum(before) else (0.0 * z, before)
-
-
-def exponential(x: float) -> float:
-    """exp(x); infinite where that is out of range."""
-    try:
-        return exp(x)
-    except OverflowError:
-        return inf
-
-
-def nothing_to_do(symmetries: Symmetries, before: Mapping[str, float]) -> StatusText | None:
-    """Why the minimum is the trace as it is; none if it need not be."""
-    if not any(before.values()):
-        return Status.NO_CURVATURE.told()
-    if not symmetries.dimension:
-        reasons = dict.fromkeys(symmetries.pinned.values())
-        return Status.PINNED.told(reasons="; ".join(reasons))
-    return None
-
-
-def _status(vanishing: list[str], log_value: float, log_bound: float) -> StatusText:
-    if vanishing:
-        return Status.INFIMUM.told(names=", ".join(vanishing))
-    return Status.MINIMUM.told(gap=magnitude(max(log_value - log_bound, 0.0), 0))
-
-
-def _status_of_powers(value: float, bound: float, moved: bool) -> StatusText:
-    case = Status.POWERS_OF_TWO if moved else Status.NO_FLATTER_POWER
-    if not bound:
-        return case.told(distance="with other factors the trace comes as near to zero as one likes")
-    above = percent(max(value / bound - 1, 0.0), 2)
-    return case.told(distance=f"at most {above} above the minimum of all factors")
 
 
 @plain_mode()

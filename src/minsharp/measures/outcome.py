@@ -1,0 +1,42 @@
+"""How a minimum is told: its status, in words."""
+
+from collections.abc import Mapping
+from math import exp, inf
+
+from ..network.symmetry import Symmetries
+from ..solve.status import Status, StatusText
+from ..text import magnitude, percent
+
+
+def finite_exp(x: float) -> float:
+    """exp, or infinity where it is too large."""
+    try:
+        return exp(x)
+    except OverflowError:
+        return inf
+
+
+def nothing_to_do(symmetries: Symmetries, before: Mapping[str, float]) -> StatusText | None:
+    """Why the minimum is the trace as it is; none if it need not be."""
+    if not any(before.values()):
+        return Status.NO_CURVATURE.told()
+    if not symmetries.dimension:
+        reasons = dict.fromkeys(symmetries.pinned.values())
+        return Status.PINNED.told(reasons="; ".join(reasons))
+    return None
+
+
+def status_of(vanishing: list[str], log_value: float, log_bound: float) -> StatusText:
+    """A minimum with its gap, or an infimum with what vanishes."""
+    if vanishing:
+        return Status.INFIMUM.told(names=", ".join(vanishing))
+    return Status.MINIMUM.told(gap=magnitude(max(log_value - log_bound, 0.0), 0))
+
+
+def status_of_powers(value: float, bound: float, moved: bool) -> StatusText:
+    """How far the best powers of two are from the bound."""
+    case = Status.POWERS_OF_TWO if moved else Status.NO_FLATTER_POWER
+    if not bound:
+        return case.told(distance="with other factors the trace comes as near to zero as one likes")
+    above = percent(max(value / bound - 1, 0.0), 2)
+    return case.told(distance=f"at most {above} above the minimum of all factors")
