@@ -12,6 +12,7 @@ from .version import __version__ as __version__
 
 if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from . import laws, losses, measures
+    from .curvature.gram import hessian_grams
     from .curvature.hessian import hessian_diagonal, hessian_trace
     from .measures.bits import allocate_bits
     from .measures.compare import compare
@@ -29,15 +30,18 @@ if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
     from .network.network import Network
     from .network.reader import read
     from .network.rescale import rescale
-    from .network.symmetry import Symmetries, symmetries
+    from .network.symmetry import FullSymmetries, Symmetries, Transformation, symmetries
     from .operations.teach import operation
     from .report.html import write_report
     from .results.curvature import Diagonal, Trace
+    from .results.gram import Grams
     from .results.reduce import all_reduce
     from .subject.shards import shard
 
 __all__ = [
     "Diagonal",
+    "FullSymmetries",
+    "Grams",
     "InputError",
     "LossError",
     "MinsharpError",
@@ -49,12 +53,14 @@ __all__ = [
     "ReadError",
     "Symmetries",
     "Trace",
+    "Transformation",
     "all_reduce",
     "allocate_bits",
     "compare",
     "flattest",
     "fold_batchnorm",
     "hessian_diagonal",
+    "hessian_grams",
     "hessian_trace",
     "laws",
     "load",
@@ -79,9 +85,11 @@ __all__ = [
 
 _PACKAGES = ("laws", "losses", "measures")
 _LATER = {
+    "curvature.gram": ("hessian_grams",),
     "curvature.hessian": ("hessian_diagonal", "hessian_trace"),
     "measures.bits": ("BitAllocation", "allocate_bits"),
     "measures.compare": ("Comparison", "compare"),
+    "measures.full": ("FullMinimumSharpness",),
     "measures.load": ("load",),
     "measures.margin": ("MarginSensitivity", "margin_sensitivity"),
     "measures.minimum": ("MinimumSharpness", "flattest", "minimum_sharpness"),
@@ -104,9 +112,10 @@ _LATER = {
     "network.network": ("Network",),
     "network.reader": ("read",),
     "network.rescale": ("rescale",),
-    "network.symmetry": ("Symmetries", "symmetries"),
+    "network.symmetry": ("FullSymmetries", "Symmetries", "Transformation", "symmetries"),
     "report.html": ("write_report",),
     "results.curvature": ("Diagonal", "Trace"),
+    "results.gram": ("Grams",),
     "results.reduce": ("all_reduce",),
     "subject.shards": ("shard",),
 }

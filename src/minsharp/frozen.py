@@ -57,6 +57,8 @@ def _same(a: Any, b: Any) -> bool:
         return isinstance(b, Tensor) and a.dtype == b.dtype and torch.equal(a, b)
     if isinstance(a, Mapping):
         return isinstance(b, Mapping) and list(a) == list(b) and all(_same(a[name], b[name]) for name in a)
+    if isinstance(a, tuple):
+        return isinstance(b, tuple) and len(a) == len(b) and all(map(_same, a, b))
     if is_dataclass(a) and type(a) is type(b):
         return all(_same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a) if f.compare)
     return bool(a == b)

@@ -708,7 +708,7 @@ def test_completion(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyP
         assert left.value.code == 0
         return capsys.readouterr().out.split()
 
-    assert complete("minsharp me") == ["measure"]
+    assert complete("minsharp me") == ["measure", "merge"]
     assert complete("minsharp measure n") == ["net.pt2"]
     assert complete("minsharp measure net.pt2 --data fa") == ["fashion-mnist"]
     assert complete("minsharp measure net.pt2 --sco") == ["--scope"]
@@ -716,3 +716,20 @@ def test_completion(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyP
     with pytest.raises(SystemExit):
         run([])
     assert "_MINSHARP_COMPLETE=complete_bash" in capsys.readouterr().out
+
+
+def test_a_tolerance(tmp_path: Path, capsys: Capture) -> None:
+    """An estimate says its error, in the table and as JSON; a bad tolerance is refused before anything is loaded."""
+    x, y = torch.randn(60, 6).double(), torch.arange(60) % 4
+    data = save_data(x, y, tmp_path / "data.npz")
+    arguments = ["measure", f"{__name__}:smooth", "--data", str(data), "--scope", "layer", "--curvature", "ggn"]
+    assert run([*arguments, "--tolerance", "0.1", "--seed", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    direct = ms.hessian_trace(smooth(), (x, y), curvature="ggn", tolerance=0.1, seed=3)
+    assert found["trace"]["total"] == pytest.approx(direct.total)
+    assert found["trace"].get("standard_error", 0.0) == pytest.approx(direct.standard_error)
+    assert found["tolerance"] == 0.1
+    assert run([*arguments, "--tolerance", "0.1"]) == 0
+    assert ("±" in capsys.readouterr().out) == (direct.standard_error > 0)
+    assert run(["measure", "no.such:thing", "--data", str(data), "--tolerance", "nan"]) == 2
+    assert "tolerance=nan: expected a relative standard error below 1" in capsys.readouterr().err

@@ -57,4 +57,4 @@ def test_what_does_not_add_up(tmp_path: Path, capsys: Capture) -> None:
     assert "is given twice: its samples would count twice" in capsys.readouterr().err
     third = str(ms.minimum_sharpness(model, X).save(tmp_path / "third.json"))
     assert run(["merge", third]) == 2
-    assert "holds a MinimumSharpness: only traces and diagonals add up" in capsys.readouterr().err
+    assert "holds a MinimumSharpness: only traces, diagonals and Gram matrices add up" in capsys.readouterr().err

@@ -26,6 +26,8 @@ INVARIANT = {
     "margin sensitivity (element)",
     "minimum margin sensitivity",
     "minimum margin sensitivity (neuron)",
+    "minimum sharpness (full)",
+    "relative minimum sharpness (full)",
     "Fisher-Rao norm",
     "Rangamani flatness",
     "ASAM",

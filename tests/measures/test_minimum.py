@@ -236,7 +236,7 @@ def test_impossible_curvatures_are_refused(bad: float) -> None:
     trace = ms.hessian_trace(network(entry), entry.data())
     sums = {name: torch.tensor(bad if name == "2.weight" else 1.0) for name in trace.sum.sums}
     wrong = ms.Trace(type(trace.sum)(sums, 1.0, 5), trace.kind, trace.loss, trace.mean, trace.exact, trace.graph)
-    with pytest.raises(ms.InputError, match=r"the curvature of '2\.weight' is"):
+    with pytest.raises(ms.InputError, match=r"the curvature of '2\.weight' (that one scale moves )?is"):
         ms.minimum_sharpness(network(entry), wrong)
 
 

@@ -342,3 +342,36 @@ def test_a_function_without_a_second_derivative() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Hardsigmoid(), nn.Linear(4, 2)).double()
     with pytest.raises(ms.InputError, match=r"by autograd's second derivatives, and in '0\.weight' there is none"):
         ms.verify(model, x, ms.minimum_sharpness(model, x))
+
+
+@pytest.mark.parametrize("name", ["lenet", "transformer"])
+@pytest.mark.parametrize("scope", ["layer", "neuron"])
+def test_an_estimate_holds_to_its_error(name: str, scope: Any) -> None:
+    entry = BY_NAME[name]
+    model, data = entry.model(), entry.data(20)
+    result = ms.minimum_sharpness(model, data, scope=scope, curvature="ggn", tolerance=0.05)
+    verification = ms.verify(model, data, result)
+    assert verification.holds, verification
+    assert any("estimated afresh" in check.claim for check in verification.checks) == (result.standard_error > 0)
+    wrong = {key: 1.5 * value for key, value in result.by_parameter.items()}
+    if result.standard_error:
+        assert not ms.verify(model, data, dataclasses.replace(result, by_parameter=wrong)).holds
+
+
+def test_the_hessian_of_a_smooth_network_by_an_estimate() -> None:
+    """Entries of it are negative where nothing can be rescaled, and only their sum counts; that must not be."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
+    model.get_parameter("4.weight").data.mul_(5)
+    x = torch.randn(60, 6)
+    data = x, model(x).argmax(1)
+    diagonal = ms.hessian_diagonal(model, data, tolerance=0.05)
+    assert any(bool((block < 0).any()) for block in diagonal.by_parameter.values())
+    for scope in ("layer", "neuron"):
+        result = ms.minimum_sharpness(model, diagonal, scope=scope)
+        assert result.value < result.trace
+        assert ms.verify(model, data, result).holds
+    model[3] = nn.GELU()
+    wrong = x, model(x).topk(2).indices[:, 1]
+    with pytest.raises(ms.InputError, match=r"that one scale moves is -.*expected none negative"):
+        ms.minimum_sharpness(model, ms.hessian_diagonal(model, wrong, tolerance=0.05), scope="layer")

@@ -196,7 +196,7 @@ def test_fixed_parameters_stay() -> None:
 
 def test_wrong_arguments() -> None:
     entry = BY_NAME["mlp"]
-    with pytest.raises(ms.InputError, match="scope='tensor': expected 'layer' or 'neuron'"):
+    with pytest.raises(ms.InputError, match="scope='tensor': expected 'layer', 'neuron' or 'full'"):
         ms.symmetries(network(entry), entry.data()[0], "tensor")  # type: ignore[arg-type]
     with pytest.raises(ms.InputError, match="spread=1: expected a factor above 1"):
         ms.symmetries(network(entry), entry.data()[0]).random(spread=1)

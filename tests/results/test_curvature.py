@@ -79,9 +79,14 @@ def held_by(result: Any) -> list[Any]:
 def every_result(model: nn.Module) -> dict[str, Any]:
     """One of each public type, by the name of the type."""
     minimum = ms.minimum_sharpness(model, X, scope="neuron", curvature="ggn")
+    full = ms.minimum_sharpness(model, X, scope="full", curvature="ggn")
     results = [
         ms.hessian_trace(model, X, curvature="ggn"),
         ms.hessian_diagonal(model, X, curvature="ggn"),
+        ms.hessian_grams(model, X, curvature="ggn"),
+        full,
+        full.symmetries,
+        full.scales,
         minimum,
         minimum.symmetries,
         ms.relative_minimum_sharpness(model, X),

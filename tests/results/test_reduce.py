@@ -153,5 +153,5 @@ def test_without_a_group() -> None:
     trace = ms.hessian_trace(_model(), X)
     with pytest.raises(ms.InputError, match=r"there is no process group: call torch.distributed.init_process_group\("):
         ms.all_reduce(trace)
-    with pytest.raises(ms.InputError, match="expected a result that adds up, a Trace or a Diagonal"):
+    with pytest.raises(ms.InputError, match="expected a result that adds up, a Trace, a Diagonal or Grams"):
         ms.all_reduce(3)

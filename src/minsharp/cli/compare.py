@@ -29,6 +29,10 @@ Measures = Annotated[
 Rescalings = Annotated[
     int, typer.Option("--rescalings", min=0, metavar="N", help="Random rescalings to see the drift under.")
 ]
+ScopeOption = Annotated[
+    options.Scope,
+    typer.Option("--scope", help="Of the rescalings: layers, neurons, or full: layers, and matrices too."),
+]
 CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE.csv", help="Also write the table as CSV.")]
 
 
@@ -44,8 +48,11 @@ def compare(
     images: options.Images = None,
     measures: Measures = None,
     rescalings: Rescalings = 5,
+    scope: ScopeOption = options.Scope.LAYER,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
+    tolerance: options.Tolerance = 0.0,
+    seed: options.Seed = 0,
     samples: options.Samples = None,
     batch_size: options.BatchSize = None,
     data_dir: options.DataDir = None,
@@ -62,15 +69,17 @@ def compare(
         check_writable(csv, (".csv",))
     choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
-    task = prepare(choice, source, loss, curvature)
+    task = prepare(choice, source, loss, curvature, tolerance=tolerance, seed=seed)
     found = compare_measures(
         task.network,
         task.data.batches,
         task.loss,
         measures=measures or None,
         rescalings=rescalings,
+        scope=str(scope),  # type: ignore[arg-type]
         curvature=task.curvature,
         progress=watched(),
+        **task.estimate,
     )
     if csv is not None:
         write_text(csv, found.to_csv())

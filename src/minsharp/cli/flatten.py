@@ -21,7 +21,9 @@ from .task import Task, prepare
 Out = Annotated[
     Path, typer.Option("--out", metavar="FILE.safetensors", help="Where the weights go.", show_default=False)
 ]
-ScopeOption = Annotated[options.Scope, typer.Option("--scope", help="One factor per layer, or per neuron.")]
+ScopeOption = Annotated[
+    options.Scope, typer.Option("--scope", help="One factor per layer, or per neuron; or matrices too.")
+]
 PowerOfTwo = Annotated[
     bool, typer.Option("--power-of-two", help="Round the factors to powers of two: the outputs keep every bit.")
 ]
@@ -49,6 +51,8 @@ def flatten(
     noise: NoiseOption = options.Noise.ABSOLUTE,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
+    tolerance: options.Tolerance = 0.0,
+    seed: options.Seed = 0,
     parameters: options.Parameters = None,
     samples: options.Samples = None,
     batch_size: options.BatchSize = None,
@@ -68,7 +72,7 @@ def flatten(
     check_writable(out, (".safetensors",))
     choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
-    task = prepare(choice, source, loss, curvature, parameters)
+    task = prepare(choice, source, loss, curvature, parameters, tolerance=tolerance, seed=seed)
     result = _minimum(task, scope, power_of_two, noise)
     flat = rescale(task.network, result.scales, exact=power_of_two)
     verification = verify(task.network, task.data.batches, result, task.loss)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..curvature.gram import hessian_grams
 from ..curvature.hessian import hessian_diagonal, hessian_trace
 from ..errors import InputError
 from ..files import check_writable
@@ -17,8 +18,9 @@ from ..network.network import Network
 from ..network.reader import read
 from ..network.rescale import rescale
 from ..results.curvature import MATRICES, Diagonal, Trace
+from ..results.gram import Grams
 from ..subject.shards import shard
-from ..text import count, number
+from ..text import count, number, plus_minus
 from ..text.terminal import rich_table
 from . import options, team
 from .factories import ModelChoice
@@ -32,7 +34,8 @@ NOISE = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 
 
 ScopeOption = Annotated[
-    options.Scope | None, typer.Option("--scope", help="One factor per layer, or per neuron. Both unless given.")
+    options.Scope | None,
+    typer.Option("--scope", help="One factor per layer, or per neuron: both unless given. Or full: matrices too."),
 ]
 Check = Annotated[bool, typer.Option("--verify", help="Measure every claim afresh; exit with 1 if one does not hold.")]
 ReportFile = Annotated[
@@ -57,6 +60,8 @@ def measure(
     scope: ScopeOption = None,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
+    tolerance: options.Tolerance = 0.0,
+    seed: options.Seed = 0,
     parameters: options.Parameters = None,
     samples: options.Samples = None,
     batch_size: options.BatchSize = None,
@@ -75,51 +80,69 @@ def measure(
         minsharp measure timm:create_model --arg model_name=resnet18 --arg num_classes=10 --weights best.pth
         --data photos/train --image resize=256 --image crop=224 --samples 500
     """
-    if report is not None:
-        check_writable(report, (".html", ".htm"))
-    if save is not None:
-        check_writable(save, (".json", ".safetensors"))
-    if (check or report is not None) and team.launched():
-        raise InputError("--verify and --report run on one process: leave them out, or call minsharp without torchrun")
+    _check_files(report, save, check)
     choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
-    task = prepare(choice, source, loss, curvature, parameters)
-    scopes = [scope] if scope else list(options.Scope)
+    task = prepare(choice, source, loss, curvature, parameters, tolerance=tolerance, seed=seed)
+    scopes = [scope] if scope else [options.Scope.LAYER, options.Scope.NEURON]
     measured = curvature_of(task, scopes)
     results = [minimum_sharpness(task.network, measured, scope=str(s)) for s in scopes]  # type: ignore[arg-type]
     checks: dict[str, Verification] = {}
     if check or report is not None:
         checks = {r.scope: verify(task.network, task.data.batches, r, task.loss) for r in results}
     if as_json:
-        print_json(_document(task, results, checks))
+        print_json(_document(task, measured, results, checks))
     else:
-        _print(results, checks)
+        _print(measured, results, checks)
     if report is not None:
         _write(report, task, results, checks)
     if save is not None and team.speaks():
         measured.save(save)
         note(f"wrote {save}")
+    _fail(checks)
+
+
+def _check_files(report: Path | None, save: Path | None, check: bool) -> None:
+    """Refuse at once what could not be written in the end."""
+    if report is not None:
+        check_writable(report, (".html", ".htm"))
+    if save is not None:
+        check_writable(save, (".json", ".safetensors"))
+    if (check or report is not None) and team.launched():
+        raise InputError("--verify and --report run on one process: leave them out, or call minsharp without torchrun")
+
+
+def _fail(checks: dict[str, Verification]) -> None:
     failed = [name for name, verification in checks.items() if not verification.holds]
     if failed:
         raise FailureError(f"the verification fails for scope {', '.join(failed)}")
 
 
-def curvature_of(task: Task, scopes: Sequence[str]) -> Trace | Diagonal:
+def curvature_of(task: Task, scopes: Sequence[str]) -> Trace | Diagonal | Grams:
     """What the minimum in each of the scopes is made of, measured once."""
-    find: Any = hessian_diagonal if "neuron" in scopes else hessian_trace
+    find: Any = hessian_diagonal if "neuron" in scopes else hessian_grams if "full" in scopes else hessian_trace
     group = team.group()
     data = task.data.batches if group is None else shard(task.data.batches, group)
-    measured: Trace | Diagonal = find(task.network, data, task.loss, process_group=group, **task.options)
+    measured: Trace | Diagonal | Grams = find(task.network, data, task.loss, process_group=group, **task.options)
     return measured
 
 
-def _document(task: Task, results: list[MinimumSharpness], checks: dict[str, Verification]) -> dict[str, Any]:
+def _errors(measured: Trace | Diagonal | Grams) -> dict[str, Any]:
+    """The standard errors of an estimate."""
+    if not measured.standard_error:
+        return {}
+    return {"standard_error": measured.standard_error, "standard_errors": dict(measured.standard_errors)}
+
+
+def _document(
+    task: Task, measured: Trace | Diagonal | Grams, results: list[MinimumSharpness], checks: dict[str, Verification]
+) -> dict[str, Any]:
     first = results[0]
     document = {
         **task.settings,
         "loss": first.loss,
         "samples": first.samples,
-        "trace": {"total": first.trace, "by_parameter": first.before},
+        "trace": {"total": measured.total, "by_parameter": first.before, **_errors(measured)},
         "exact": first.exact,
         "minimum_sharpness": {result.scope: summary(result) for result in results},
     }
@@ -128,24 +151,32 @@ def _document(task: Task, results: list[MinimumSharpness], checks: dict[str, Ver
     return document
 
 
-def _print(results: list[MinimumSharpness], checks: dict[str, Verification]) -> None:
+def _print(
+    measured: Trace | Diagonal | Grams, results: list[MinimumSharpness], checks: dict[str, Verification]
+) -> None:
     out, first = console(), results[0]
+    errors = {**measured.standard_errors, "total": measured.standard_error} if measured.standard_error else {}
     title = f"Trace of the {MATRICES[first.curvature]}, {first.loss}, {count(first.samples)} samples"
-    columns = ["parameter", "as it is", *(f"flattest, {r.scope}" for r in results), "exact"]
+    columns = ["parameter", "as it is", *(["±"] if errors else []), *(f"flattest, {r.scope}" for r in results), "exact"]
     rows = [
-        _row(name, before, [r.by_parameter[name] for r in results], "yes" if first.exact[name] else "no")
+        _row(name, before, errors, [r.by_parameter[name] for r in results], "yes" if first.exact[name] else "no")
         for name, before in first.before.items()
     ]
-    total = _row("total", first.trace, [r.value for r in results], "")
+    total = _row("total", first.trace, errors, [r.value for r in results], "")
     out.print(rich_table(title, columns, rows, total=total))
     for result in results:
-        out.print(f"Minimum sharpness, scope {result.scope}: {number(result.value, 8)}", markup=False)
+        out.print(f"Minimum sharpness, scope {result.scope}: {_value(result)}", markup=False)
         out.print(f"  lower bound {number(result.lower_bound, 8)}; {result.status}", markup=False)
     print_checks(checks)
 
 
-def _row(name: str, before: float, after: list[float], exact: str) -> list[str]:
-    return [name, *(number(trace, 5) for trace in (before, *after)), exact]
+def _row(name: str, before: float, errors: dict[str, float], after: list[float], exact: str) -> list[str]:
+    error = [number(errors[name], 2)] if errors else []
+    return [name, number(before, 5), *error, *(number(trace, 5) for trace in after), exact]
+
+
+def _value(result: MinimumSharpness) -> str:
+    return plus_minus(result.value, result.standard_error) if result.standard_error else number(result.value, 8)
 
 
 def _write(report: Path, task: Task, results: list[MinimumSharpness], checks: dict[str, Verification]) -> None:

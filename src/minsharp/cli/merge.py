@@ -9,12 +9,13 @@ from ..errors import InputError
 from ..files import check_writable
 from ..results.curvature import Diagonal, Trace
 from ..results.files import loaded
+from ..results.gram import Grams
 from . import options
 from .output import command, console, note, print_json
 
 Files = Annotated[
     list[Path],
-    typer.Argument(metavar="FILES", help="Traces or diagonals that were saved: .json or .safetensors."),
+    typer.Argument(metavar="FILES", help="Traces, diagonals or Gram matrices that were saved: .json or .safetensors."),
 ]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Also save the sum: .json or .safetensors.")]
 
@@ -41,7 +42,7 @@ def merge(files: Files, out: Out = None, as_json: options.Json = False) -> None:
         note(f"wrote {out}")
 
 
-def added(files: list[Path]) -> Trace | Diagonal:
+def added(files: list[Path]) -> Trace | Diagonal | Grams:
     """The sum of the results in some files."""
     twice = [path for i, path in enumerate(files) if path.resolve() in [p.resolve() for p in files[:i]]]
     if twice:
@@ -49,8 +50,8 @@ def added(files: list[Path]) -> Trace | Diagonal:
     total: Any = 0
     for path in files:
         held: Any = loaded(path)
-        if not isinstance(held, Trace | Diagonal):
-            raise InputError(f"'{path}' holds a {type(held).__name__}: only traces and diagonals add up")
+        if not isinstance(held, Trace | Diagonal | Grams):
+            raise InputError(f"'{path}' holds a {type(held).__name__}: only traces, diagonals and Gram matrices add up")
         try:
             total = held if total == 0 else total + held
         except InputError as error:

@@ -17,10 +17,11 @@ class Loss(StrEnum):
 
 
 class Scope(StrEnum):
-    """What is rescaled by one factor."""
+    """What is rescaled by one factor; in full, layers, with a matrix in every frame."""
 
     LAYER = "layer"
     NEURON = "neuron"
+    FULL = "full"
 
 
 class Curvature(StrEnum):
@@ -187,9 +188,20 @@ CurvatureOption = Annotated[
     Curvature,
     typer.Option(
         "--curvature",
-        help="hessian refuses where its trace is not exact; ggn is for every network; margin needs no loss.",
+        help="hessian needs a --tolerance where it is not exact; ggn is for every network; margin needs no loss.",
     ),
 ]
+Tolerance = Annotated[
+    float,
+    typer.Option(
+        "--tolerance",
+        metavar="ERROR",
+        help="Estimate to this relative standard error, as in 0.01, and stop when it is met: for many classes, and for "
+        "the Hessian of smooth networks. (default: 0, exact)",
+        show_default=False,
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Of the draws behind an estimate.")]
 Parameters = Annotated[
     list[str] | None,
     typer.Option("--parameters", metavar="PATTERN", help="Measure only parameters that match; may be repeated."),

@@ -6,16 +6,23 @@ from torch import Tensor
 
 from ..measures.minimum import MinimumSharpness
 from ..measures.verify import Verification
+from ..network.symmetry import Transformation
 from ..text import magnitude
 from ..text.terminal import rich_table
 from .output import console
 
 
 def summary(result: MinimumSharpness) -> dict[str, Any]:
-    """A result for JSON: of a factor per neuron, the range."""
-    scales = {name: _range(factor) for name, factor in result.scales.items()}
+    """A result for JSON: of a factor per neuron, the range; of matrices, their sizes."""
+    change = result.scales
+    scales = {name: _range(factor) for name, factor in change.items()}
     plain = {name: getattr(result, name) for name in ("value", "lower_bound", "trace", "status", "attained", "scope")}
-    return {**plain, "by_parameter": result.by_parameter, "scales": scales, "pinned": result.pinned}
+    plain |= {"standard_error": result.standard_error} if result.standard_error else {}
+    told = {**plain, "by_parameter": result.by_parameter, "scales": scales, "pinned": result.pinned}
+    if isinstance(change, Transformation):
+        sizes = [{"name": f.name, "size": f.size, "parameters": f.parameters} for f in change.frames]
+        told |= {"frames": sizes, "condition": change.condition}
+    return told
 
 
 def _range(factor: float | Tensor) -> float | dict[str, float]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ..curvature.hessian import check_tolerance
 from ..losses import Criterion
 from ..network.network import Network
 from ..network.reader import read
@@ -23,26 +24,40 @@ class Task:
     settings: dict[str, Any]
     reading: dict[str, Any]
     """How the network was read."""
+    estimate: dict[str, Any]
+    """The tolerance, and the seed of the draws."""
 
     @property
     def options(self) -> dict[str, Any]:
         """The arguments that every measurement takes."""
-        return {"curvature": self.curvature, "parameters": self.parameters, "progress": watched()}
+        chosen = {"curvature": self.curvature, "parameters": self.parameters, **self.estimate}
+        return {**chosen, "progress": watched()}
 
 
 def prepare(
-    model: ModelChoice, data: DataChoice, loss: str, curvature: str, parameters: list[str] | None = None
+    model: ModelChoice,
+    data: DataChoice,
+    loss: str,
+    curvature: str,
+    parameters: list[str] | None = None,
+    *,
+    tolerance: float = 0.0,
+    seed: int = 0,
 ) -> Task:
     """Load what the options name, and read the network once."""
+    check_tolerance(tolerance)
     network, loaded = load(model, data)
+    estimate = {"tolerance": tolerance, "seed": seed}
     settings = {
         **model.settings,
         **data.settings,
         "loss": str(loss),
         "curvature": str(curvature),
         "parameters": parameters,
+        **(estimate if tolerance else {}),
     }
-    return Task(network, loaded, load_loss(str(loss)), str(curvature), parameters or None, settings, model.reading)
+    criterion = load_loss(str(loss))
+    return Task(network, loaded, criterion, str(curvature), parameters or None, settings, model.reading, estimate)
 
 
 def load(model: ModelChoice, data: DataChoice) -> tuple[Network, Loaded]:

@@ -27,7 +27,7 @@ from ..network.network import Network
 from ..operations import row
 from ..results.sums import CurvatureSum
 from ..rules.contraction import Use, squares_of_rows
-from ..rules.pullback import Pull, wide, widened
+from ..rules.pullback import HALVES, Pull, wide, widened
 from ..subject.batches import Batch, chunks
 from .head import LastLayer, find_head
 from .quantities import Leaf, Place, Quantity
@@ -89,7 +89,7 @@ class Engine:
         self.device: torch.device = self.values[DEVICE.name]
         self._check_finite()
         self.made = self._run_prelude()
-        half = widened(self.values) is not self.values
+        half = any(value.dtype in HALVES for value in network.graph.values.values())
         met = self.values if half else self.made
         self.values = {k: v.detach() if isinstance(v, Tensor) else v for k, v in met.items()}
         for operation in self.schedule.prelude if half else ():  # the samples meet what half precision makes

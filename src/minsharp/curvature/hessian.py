@@ -87,8 +87,8 @@ def hessian_trace(
     >>> round(hessian_trace(model, torch.tensor([[1.0, 2.0, 2.0]])).total, 4)
     6.75
     """
-    chosen = _Choice(parameters, curvature, of, outputs, class_axis, tolerance, seed, memory, progress)
-    return together(lambda: _measure(TRACE, model, data, loss, chosen), process_group, model, data)
+    chosen = Choice(parameters, curvature, of, outputs, class_axis, tolerance, seed, memory, progress)
+    return together(lambda: measured_over(TRACE, model, data, loss, chosen), process_group, model, data)
 
 
 def hessian_diagonal(
@@ -115,12 +115,12 @@ def hessian_diagonal(
     >>> hessian_diagonal(model, torch.tensor([[1.0, 2.0, 0.0]])).by_parameter["weight"][0]
     tensor([0.1875, 0.7500, 0.0000], dtype=torch.float64)
     """
-    chosen = _Choice(parameters, curvature, of, outputs, class_axis, tolerance, seed, memory, progress)
-    return together(lambda: _measure(DIAGONAL, model, data, loss, chosen), process_group, model, data)
+    chosen = Choice(parameters, curvature, of, outputs, class_axis, tolerance, seed, memory, progress)
+    return together(lambda: measured_over(DIAGONAL, model, data, loss, chosen), process_group, model, data)
 
 
 @dataclass(frozen=True)
-class _Choice:
+class Choice:
     """What a caller asks for beside model, data and loss, as far as it can be checked without them."""
 
     parameters: Pattern
@@ -145,9 +145,10 @@ class _Choice:
 
 
 @plain_mode()
-def _measure(
-    quantity: Quantity[Result], model: nn.Module | Network, data: Data, criterion: Criterion | None, chosen: _Choice
+def measured_over(
+    quantity: Quantity[Result], model: nn.Module | Network, data: Data, criterion: Criterion | None, chosen: Choice
 ) -> Result:
+    """What a quantity comes to over all the data."""
     chosen.check()
     loss = _loss(criterion, chosen.curvature)
     first, stream = first_of(batches(data))
@@ -158,6 +159,7 @@ def _measure(
     if chosen.of == "activations":
         network = activations(network)
     names = counted(network.parameters, chosen.parameters)
+    quantity = quantity.prepared(network, names)
     known = network.exactness
     bent = chosen.curvature == "hessian" and not all(known[name] for name in names)
     if bent and not chosen.tolerance:

@@ -7,13 +7,14 @@ sum may have any shape, as long as the sums of two parts of the data add up to t
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..graph.records import Graph
+from ..network.network import Network
 from ..results.curvature import Diagonal, MatrixName, Trace
 from ..results.sums import CurvatureSum
 from ..rules.contraction import Contraction, Use, square_sum, widest
@@ -99,6 +100,10 @@ class Quantity(ABC, Generic[Result]):
 
     uses_row_squares = False
     """Whether `contract` has a use for the squared norms of inputs that are plain rows: then they are taken once."""
+
+    def prepared(self, network: Network, parameters: Sequence[str]) -> "Quantity[Result]":
+        """The quantity for the parameters of a network that are measured, where it depends on them."""
+        return self
 
     @abstractmethod
     def zero(self, parameter: str, like: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import NotExactError
 from ..losses import Loss
 from ..network.network import Network
 from ..subject.batches import Batch
@@ -22,6 +23,11 @@ class Rest:
 
     def __init__(self, network: Network, parameters: list[str], loss: Loss, quantity: Quantity[Any], seed: int):
         self.network, self.parameters, self.loss = network, parameters, loss
+        if quantity not in _PROBES:
+            raise NotExactError(
+                "the outputs are not piecewise linear in all of these parameters, and matrices of what the "
+                'Gauss-Newton matrix leaves out need not be positive: ask for curvature="ggn"'
+            )
         self.kind = _PROBES[quantity]
         self.seed = seed
 

@@ -13,6 +13,7 @@ from .compare import Comparison, compare
 from .corruption import parameter_corruption
 from .eigenvalue import largest_eigenvalue
 from .fisher_rao import fisher_rao_norm
+from .full import FullMinimumSharpness
 from .keskar import keskar_sharpness
 from .margin import MarginSensitivity, margin_sensitivity
 from .minimum import MinimumSharpness, flattest, minimum_sharpness
@@ -33,6 +34,7 @@ from .verify import Verification, verify
 __all__ = [
     "BitAllocation",
     "Comparison",
+    "FullMinimumSharpness",
     "MarginSensitivity",
     "MinimumSharpness",
     "NoiseRobustness",

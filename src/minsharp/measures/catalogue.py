@@ -9,6 +9,7 @@ from torch import nn
 from ..errors import InputError
 from ..network.network import Network
 from ..results.curvature import Diagonal, Trace
+from ..results.gram import Grams
 from .corruption import parameter_corruption
 from .eigenvalue import largest_eigenvalue
 from .fisher_rao import fisher_rao_norm
@@ -45,6 +46,11 @@ def _minimum_per_neuron(model: Model, data: Any, loss: Any, diagonal: Diagonal) 
     return minimum_sharpness(model, diagonal, scope="neuron")
 
 
+@measure("minimum sharpness (full)", invariance="full", uses="grams", reads=True)
+def _minimum_over_frames(model: Model, data: Any, loss: Any, grams: Grams) -> Any:
+    return minimum_sharpness(model, grams, scope="full")
+
+
 @measure("relative minimum sharpness", invariance="layer", uses="jacobian", reads=True)
 def _relative_minimum(model: Model, data: Any, loss: Any, jacobian: Diagonal) -> Any:
     return relative_minimum_sharpness(model, jacobian)
@@ -53,6 +59,11 @@ def _relative_minimum(model: Model, data: Any, loss: Any, jacobian: Diagonal) ->
 @measure("relative minimum sharpness (neuron)", invariance="neuron", uses="jacobian", reads=True)
 def _relative_minimum_per_neuron(model: Model, data: Any, loss: Any, jacobian: Diagonal) -> Any:
     return relative_minimum_sharpness(model, jacobian, scope="neuron")
+
+
+@measure("relative minimum sharpness (full)", invariance="full", uses="jacobian_grams", reads=True)
+def _relative_minimum_over_frames(model: Model, data: Any, loss: Any, jacobian_grams: Grams) -> Any:
+    return relative_minimum_sharpness(model, jacobian_grams, scope="full")
 
 
 @measure("relative sensitivity", invariance="layer", uses="jacobian", reads=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from ..curvature.gram import hessian_grams
 from ..curvature.hessian import check_tolerance, hessian_diagonal, hessian_trace
 from ..errors import InputError
 from ..losses import Criterion
@@ -23,6 +24,7 @@ from ..progress import bar
 from ..reference.objective import doubled
 from ..results.curvature import Diagonal, MatrixName, Trace
 from ..results.files import Saved
+from ..results.gram import Grams
 from ..subject.batches import Data, batches, first_of, held
 from ..subject.model import copied
 from ..subject.modes import eval_mode, plain_mode
@@ -84,7 +86,8 @@ class Comparison(Saved):
 
     @property
     def _title(self) -> str:
-        tail = f"; drift over {self.rescalings} random rescalings per {self.scope}" if self.rescalings else ""
+        what = "elements of the whole group" if self.scope == "full" else f"rescalings per {self.scope}"
+        tail = f"; drift over {self.rescalings} random {what}" if self.rescalings else ""
         return f"{len(self.rows)} measures over {count(self.samples)} samples{tail}"
 
     def _cells(self) -> list[tuple[str, ...]]:
@@ -149,7 +152,8 @@ def compare(
     The drift of a measure is its largest relative change over random rescalings that keep the network's function: at
     the level of rounding for a measure that is invariant, and otherwise how far it can be fooled. It is measured in
     double precision on the first ``drift_samples`` samples, over as many ``rescalings`` of layers (or of neurons:
-    ``scope="neuron"``). A measure that fails has the reason in its row, and the others stand.
+    ``scope="neuron"``; or of layers, with invertible matrices in all frames: ``scope="full"``). A measure that
+    fails has the reason in its row, and the others stand.
 
     Args:
         model: a module, or a network that `read` returned; left as it was.
@@ -157,7 +161,7 @@ def compare(
         loss: a torch criterion; cross-entropy unless given.
         measures: names of registered measures; all of them unless given.
         rescalings: how many random rescalings; 0 leaves the drift out.
-        scope: "layer" or "neuron", of the rescalings.
+        scope: "layer", "neuron" or "full", of the rescalings.
         drift_samples: how many samples the drift is measured on.
         curvature: "hessian", or "ggn" where the network is not piecewise linear.
         outputs, class_axis, tolerance: as for `hessian_trace`. The drift is measured without an error.
@@ -240,6 +244,16 @@ class Subject:
     def margin(self) -> tuple[Diagonal | Exception, float]:
         """That of the margins, likewise."""
         return self._measured(hessian_diagonal, "margin")
+
+    @cached_property
+    def grams(self) -> tuple[Grams | Exception, float]:
+        """The Gram matrices of frames, likewise."""
+        return self._measured(hessian_grams, self.curvature)
+
+    @cached_property
+    def jacobian_grams(self) -> tuple[Grams | Exception, float]:
+        """Those of the centred outputs, likewise."""
+        return self._measured(hessian_grams, "jacobian")
 
     def ask(self, measure: Measure) -> tuple[float, float | None, float]:
         """Value, standard error and seconds."""

@@ -9,7 +9,7 @@ with c the traces (scope "layer") or the diagonal (scope "neuron"). For a chain 
 D (prod_d Tr[H_d])^(1/D), the paper's Theorem 1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import log
 from typing import Any
@@ -27,16 +27,20 @@ from ..network.rescale import rescale
 from ..network.symmetry import Scales, Scope, Symmetries, tried_group
 from ..results.curvature import MATRICES, Diagonal, MatrixName, Trace
 from ..results.files import Saved
+from ..results.gram import Grams
 from ..solve.status import Status, StatusText
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import interval, number, plain_table, plus_minus
-from .noise import Biases, Noise, checked, is_noisy
+from .noise import Biases, Noise, checked, is_noisy, only_absolute
 from .noisy import least_noise, rescaled_parts
 from .outcome import finite_exp, nothing_to_do, status_of, status_of_powers
-from .program import Curvature, curvatures, least_powers, program, traces_at
+from .program import Curvature, curvatures, least_powers, none_negative, program, traces_at
+
+OTHERS: dict[str, Callable[..., "MinimumSharpness"]] = {}
+"""Minima over groups of more than scales, by scope: each stands in a file of its own, and enters itself here."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -99,6 +103,11 @@ class MinimumSharpness(Frozen, Saved):
         }
 
     @property
+    def unknowns(self) -> int:
+        """How many numbers z holds."""
+        return self.symmetries.dimension
+
+    @property
     def _conditions(self) -> str:
         """What is not as usual."""
         usual = ", powers of two" if self.power_of_two else ""
@@ -109,7 +118,7 @@ class MinimumSharpness(Frozen, Saved):
         """The scales can be made, and speak of the parameters that were measured."""
         group = self.symmetries
         entries = sum(e.plus.numel() + e.minus.numel() for e in group.exponents.values())
-        if not group.nodes.count <= entries or self.z.shape != (group.dimension,):
+        if not group.nodes.count <= entries or self.z.shape != (self.unknowns,):
             raise ValueError(f"its group of {group.dimension} numbers does not fit the {self.z.numel()} that it holds")
         if not set(self.by_parameter) == set(self.before) == set(self.exact) <= set(group.exponents):
             raise ValueError("its fields speak of different parameters")
@@ -147,7 +156,7 @@ def _factor(factor: float | Tensor | None) -> str:
 @plain_mode()
 def minimum_sharpness(
     model: nn.Module | Network,
-    data: Data | Curvature,
+    data: Data | Curvature | Grams,
     loss: Criterion | None = None,
     *,
     scope: Scope = "layer",
@@ -166,9 +175,11 @@ def minimum_sharpness(
     """The least trace of the Hessian over all networks that compute the same function: no rescaling can fool it.
 
     ``scope="layer"`` rescales whole parameter tensors, as the paper does; ``scope="neuron"`` rescales every channel by
-    itself, and its minimum is lower. ``data`` may also be a result of `hessian_trace` or `hessian_diagonal` (scope
-    "neuron" needs the diagonal): then the data is not touched again. The other arguments are those of `hessian_trace`.
-    Parameters that are not measured stay as they are.
+    itself, and its minimum is lower. ``scope="full"`` rescales whole tensors and puts an invertible matrix into every
+    frame, such as the queries and keys of an attention head: the minimum for transformers, a `FullMinimumSharpness`.
+    ``data`` may also be a result of `hessian_trace`, `hessian_diagonal` or `hessian_grams` (scope "neuron" needs the
+    diagonal, "full" the Gram matrices): then the data is not touched again. The other arguments are those of
+    `hessian_trace`. Parameters that are not measured stay as they are.
 
     With ``power_of_two=True`` the factors are powers of two, which change no bit of the outputs: the least trace that a
     search over them finds, never more than the trace of the network as it is. The search needs the curvature of every
@@ -188,17 +199,22 @@ def minimum_sharpness(
     >>> abs(result.value / (2 * (first * second) ** 0.5) - 1) < 1e-12
     True
     """
-    measured = data if isinstance(data, Trace | Diagonal) else None
-    if scope not in ("layer", "neuron"):
-        raise InputError(f"scope={scope!r}: expected 'layer' or 'neuron'")
+    options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
+    options |= {"tolerance": tolerance, "seed": seed}
     treated = checked(noise, biases)
     if power_of_two and noise != "absolute":
         raise InputError(f'power_of_two=True goes with noise="absolute", got noise={noise!r}: leave one of them out')
+    if scope in OTHERS:
+        only_absolute(scope, noise, biases)
+        options |= {"power_of_two": power_of_two, "curvature": curvature, "parameters": parameters}
+        return OTHERS[scope](model, data, loss, **options)
+    data = data.trace if isinstance(data, Grams) else data
+    measured = data if isinstance(data, Trace | Diagonal) else None
+    if scope not in ("layer", "neuron"):
+        raise InputError(f"scope={scope!r}: expected 'layer', 'neuron' or 'full'")
     entrywise = scope == "neuron" or noise == "max-per-channel"
     if measured is None:
         measure: Any = hessian_diagonal if entrywise else hessian_trace
-        options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
-        options |= {"tolerance": tolerance, "seed": seed}
         measured = measure(model, data, loss, parameters=parameters, curvature=curvature, **options)
     if entrywise and isinstance(measured, Trace):
         asked = 'scope="neuron"' if scope == "neuron" else 'noise="max-per-channel"'
@@ -212,7 +228,7 @@ def minimum_sharpness(
     return _minimise_over(symmetries, measured, scope, power_of_two, treated)
 
 
-def graph_of(model: nn.Module | Network, measured: Curvature, function: str) -> Graph:
+def graph_of(model: nn.Module | Network, measured: Curvature | Grams, function: str) -> Graph:
     """The network that results are of; the function is named where they are of another."""
     graph = model.graph if isinstance(model, Network) else measured.graph
     if graph is None or not _fits(graph, unwrapped(model), measured):
@@ -223,7 +239,7 @@ def graph_of(model: nn.Module | Network, measured: Curvature, function: str) -> 
     return graph
 
 
-def _fits(graph: Graph, module: nn.Module, measured: Curvature) -> bool:
+def _fits(graph: Graph, module: nn.Module, measured: Curvature | Grams) -> bool:
     """Whether what was measured has the names and shapes of the graph's parameters, and these those of the module's."""
     held = {name: tuple(p.shape) for name, p in module.named_parameters(remove_duplicate=False)}
     read = {name: graph.values[name].shape for name in graph.parameters}
@@ -237,7 +253,7 @@ def _minimise_under(
     noise: Noise, biases: Biases, symmetries: Symmetries, measured: Curvature, weights: Mapping[str, Tensor]
 ) -> MinimumSharpness:
     """The least effect of noise that grows with the weights; factors per layer change nothing of it."""
-    blocks = curvatures(measured, "neuron" if isinstance(measured, Diagonal) else "layer")
+    blocks = none_negative(curvatures(measured, "neuron" if isinstance(measured, Diagonal) else "layer"))
     before = rescaled_parts(blocks, weights, symmetries, torch.zeros(symmetries.dimension), noise, biases)
     least = least_noise(blocks, weights, symmetries, noise, biases)
     status = nothing_to_do(symmetries, before) or (
@@ -329,7 +345,7 @@ def _shrunk(before: Mapping[str, float], after: list[float]) -> dict[str, float]
 @plain_mode()
 def flattest(
     model: nn.Module | Network,
-    data: Data | Curvature,
+    data: Data | Curvature | Grams,
     loss: Criterion | None = None,
     *,
     scope: Scope = "neuron",

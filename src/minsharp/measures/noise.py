@@ -37,6 +37,15 @@ def checked(noise: Any, biases: Any, known: tuple[str, ...] = NOISES) -> Biases:
     return chosen
 
 
+def only_absolute(scope: str, noise: Noise, biases: Biases | None) -> None:
+    """Noise that grows with the weights, and biases that are kept exact, are for scales alone."""
+    if noise != "absolute" or biases == "exact":
+        raise InputError(
+            f'scope={scope!r} is for noise="absolute" with noisy biases, got noise={noise!r}, biases={biases!r}: ask '
+            'for scope="neuron", or leave them out'
+        )
+
+
 def checked_bits(bits: Any) -> int:
     """A number of bits that a symmetric quantizer can have: two at least, for -1, 0 and 1."""
     if isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= MOST_BITS:

@@ -18,12 +18,24 @@ def curvatures(measured: Curvature, scope: Scope) -> dict[str, Tensor]:
     source = measured.trace if scope == "layer" and isinstance(measured, Diagonal) else measured
     blocks = {n: torch.as_tensor(v, dtype=torch.float64).cpu() for n, v in source.by_parameter.items()}
     for name, block in blocks.items():
-        if not bool((torch.isfinite(block) & (block >= 0)).all()):
-            bad = block[~(torch.isfinite(block) & (block >= 0))].flatten()[0]
-            hint = '. As an estimate it may be negative: ask for curvature="ggn", or for a smaller tolerance'
+        if not bool(torch.isfinite(block).all()):
             raise InputError(
-                f"the curvature of '{name}' is {float(bad)}: expected finite numbers, none negative"
-                + (hint if measured.standard_error else "")
+                f"the curvature of '{name}' is {_first(block, ~torch.isfinite(block))}: expected finite numbers"
+            )
+    return blocks
+
+
+def _first(block: Tensor, bad: Tensor) -> float:
+    return float(block[bad].flatten()[0])
+
+
+def none_negative(blocks: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same, where no entry is negative."""
+    for name, block in blocks.items():
+        if bool((block < 0).any()):
+            raise InputError(
+                f"the curvature of '{name}' is {_first(block, block < 0)}: expected none negative. The Hessian of a "
+                'smooth network may be, and an estimate of it by chance: ask for curvature="ggn", which never is'
             )
     return blocks
 
@@ -55,8 +67,35 @@ def _terms(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, .
         shared = [d for d in range(block.dim()) if d < extra or plus.shape[d - extra] == 1]
         c = block.sum(shared, keepdim=True) if shared else block
         c = c.reshape(c.shape[extra:]).expand(plus.shape)
-        parts.append((c.flatten(), plus.flatten(), minus.flatten(), torch.full((plus.numel(),), i)))
+        c, plus, minus = _none_negative(name, c.flatten(), plus.flatten(), minus.flatten(), symmetries)
+        parts.append((c, plus, minus, torch.full((len(c),), i)))
     return tuple(torch.cat(column).numpy() for column in zip(*parts, strict=True))
+
+
+def _none_negative(
+    name: str, c: Tensor, plus: Tensor, minus: Tensor, symmetries: Symmetries
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Terms of a parameter as they are; where some are negative, those with one scale added up, which must not be.
+
+    The Hessian of a smooth network has negative entries, and estimates are negative by chance; most of them are where
+    nothing can be rescaled, so that only their sum counts.
+    """
+    if not bool((c < 0).any()):
+        return c, plus, minus
+    free = torch.zeros(symmetries.nodes.count, dtype=torch.bool)
+    free[symmetries.nodes.form[symmetries.nodes.coefficient != 0]] = True
+    pairs = torch.stack([torch.where(free[n], n, -1) for n in (plus, minus)])
+    pairs[:, pairs[0] == pairs[1]] = -1
+    shared, which = pairs.unique(dim=1, return_inverse=True)
+    sums = c.new_zeros(shared.shape[1]).index_add_(0, which, c)
+    if bool((sums < 0).any()):
+        raise InputError(
+            f"the curvature of '{name}' that one scale moves is {_first(sums, sums < 0)}: expected none negative. The "
+            "Hessian of a smooth network may be, and an estimate of it by chance: ask for "
+            'curvature="ggn", which never is, for a smaller tolerance, or for scope="layer"'
+        )
+    some = torch.zeros(len(sums), dtype=torch.long).index_copy_(0, which, torch.arange(len(c)))
+    return sums, plus[some], minus[some]
 
 
 def traces_at(log_c: Any, A: Any, owner: Any, z: Any, count: int) -> list[float]:

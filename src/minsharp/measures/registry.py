@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from ..errors import InputError
 
-Invariance = Literal["none", "layer", "neuron"]
-Shared = Literal["trace", "diagonal", "jacobian", "margin"]
+Invariance = Literal["none", "layer", "neuron", "full"]
+Shared = Literal["trace", "diagonal", "jacobian", "margin", "grams", "jacobian_grams"]
 Function = Callable[..., Any]
 
 
@@ -16,8 +16,9 @@ class Measure:
     """A measure: a function ``(model, data, loss) -> number``, or a result with a ``value``, and what it promises.
 
     ``invariance`` says which rescalings leave it as it is. ``uses`` names the curvature it wants to be given: that is
-    computed once for all measures, and passed as the keyword ``trace``, ``diagonal``, ``jacobian`` or ``margin``. With
-    ``reads`` the function takes a `Network` in place of the module.
+    computed once for all measures, and passed as the keyword ``trace``, ``diagonal``, ``jacobian`` or ``margin``;
+    ``grams`` and ``jacobian_grams`` are the Gram matrices of frames. With ``reads`` the function takes a `Network` in
+    place of the module.
     """
 
     name: str

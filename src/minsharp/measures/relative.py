@@ -21,6 +21,7 @@ from ..network.network import Network
 from ..network.symmetry import Scales, Scope
 from ..results.curvature import Diagonal, Trace
 from ..results.files import Saved
+from ..results.gram import Grams
 from ..solve.status import StatusText
 from ..subject.batches import Data
 from ..subject.model import Pattern, unwrapped
@@ -97,7 +98,7 @@ class RelativeSensitivity(Frozen, Saved):
 @plain_mode()
 def relative_minimum_sharpness(
     model: nn.Module | Network,
-    data: Data | Curvature,
+    data: Data | Curvature | Grams,
     loss: Criterion | None = None,
     *,
     scope: Scope = "layer",
@@ -112,7 +113,7 @@ def relative_minimum_sharpness(
     """The relative change of the outputs per unit of weight noise, at the best-conditioned equivalent network.
 
     min over rescalings of sum_P E||dc/dP||_F^2 / E||c||^2. The loss is not used. ``data`` may also be a result of
-    `hessian_trace` or `hessian_diagonal` with ``curvature="jacobian"``.
+    `hessian_trace`, `hessian_diagonal` or `hessian_grams` (for ``scope="full"``) with ``curvature="jacobian"``.
 
     Two weights in a row, o = v relu(w x), have min (v x)^2 / a^2 + (a w x)^2 = 2 |v w| x^2, over (v w x)^2:
 
@@ -205,8 +206,8 @@ def weighed_by_size(measured: Curvature, squares: Mapping[str, Tensor], scope: S
     return {n: _mean(squares[n]) * trace for n, trace in traces.by_parameter.items()}
 
 
-def _jacobian(data: Data | Curvature) -> Data | Curvature:
-    if isinstance(data, Trace | Diagonal) and data.kind != "jacobian":
+def _jacobian(data: Data | Curvature | Grams) -> Data | Curvature | Grams:
+    if isinstance(data, Trace | Diagonal | Grams) and data.kind != "jacobian":
         raise InputError(f'these results have curvature="{data.kind}": measure with curvature="jacobian"')
     return data
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import hypot, inf, isfinite
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from ..losses import Criterion
 from ..network.network import Network
 from ..network.reader import read
 from ..network.rescale import rescale
+from ..network.symmetry import Transformation
 from ..reference.objective import Objective, doubled
 from ..results.curvature import LOSSLESS
 from ..results.files import Saved
@@ -26,9 +27,11 @@ from ..subject.outputs import Pick, adapted, picked
 from ..text import magnitude, plain_table
 from .minimum import MinimumSharpness
 from .noise import weighed
+from .relative import per_trace
 
 OUTPUTS = 1e-9
 """How far outputs may move in double precision, relative; more only where rounding alone moves them further."""
+Fresh = Callable[..., tuple[float, float]]  # what is promised, measured afresh, and its standard error
 FRESH = 8  # samples of a draw of random inputs
 SIZES = (1.0, 10.0, 100.0)  # of random inputs, relative to the data
 
@@ -88,13 +91,15 @@ def verify(
 
     - The rescaled network has the outputs of the original, on the data and on random inputs of the same shapes: entries
       of the data in disorder, and noise up to a hundred times as large (whole numbers stay in the range of the data's).
-    - Its trace, computed afresh, is the one that was promised, to the precision in which it was measured.
+    - Its trace, computed afresh, is the one that was promised, to the precision in which it was measured; where that
+      was an estimate, to five standard errors.
     - Along random directions v inside each parameter that is claimed to be exact, v^T H v by Hessian-vector products
       equals the Gauss-Newton form ||S^T J v||^2.
     - The lower bound is not above the value.
 
     And in the model's own precision, if that is another: the outputs of the network that `rescale` returns move no
-    further than rounding moves them; not by a bit, if the factors are powers of two.
+    further than rounding moves them, times the condition number of the matrices if there are any; not by a bit, if the
+    factors are powers of two.
 
     ``data`` is the data that was measured; give a list or a DataLoader, not a generator, for it is read several times.
 
@@ -115,19 +120,19 @@ def verify(
         raise InputError(f"the result was measured on {result.samples} samples, this data has {objective.samples}")
     rescaled, inside = rescale(wide, result.scales), _precision_inside(network)
     checks = _outputs_checks(wide, rescaled, objective.batches, inside, seed)
-    checks += _own_checks(module, wide, data, rescale(module, result.scales), result.power_of_two, seed)
+    condition = result.scales.condition if isinstance(result.scales, Transformation) else 1.0
+    checks += _own_checks(module, wide, data, rescale(module, result.scales), result.power_of_two, condition, seed)
 
-    def trace(of: nn.Module) -> float:
+    def trace(of: nn.Module, **estimate: Any) -> tuple[float, float]:
         data, criterion = [batch.given for batch in objective.batches], doubled(loss)
-        options: Any = {"parameters": names, "curvature": result.curvature}
-        if result.noise == "absolute" and result.biases == "noisy":
-            return hessian_trace(replace(network, module=of), data, criterion, **options).total
-        curvature = hessian_diagonal(replace(network, module=of), data, criterion, **options).by_parameter
-        weights = dict(of.named_parameters(remove_duplicate=False))
-        return sum(weighed(curvature, weights, result.noise, result.biases).values())
+        options: Any = {"parameters": names, "curvature": result.curvature, **estimate}
+        return _measured(result, replace(network, module=of), data, criterion, options)
 
-    promised = sum(result.by_parameter.values())
-    checks.append(_trace_check(trace, rescaled, promised, max(_precision_of(module), inside), seed))
+    promised, precision = sum(result.by_parameter.values()), max(_precision_of(module), inside) * condition
+    if result.standard_error or (result.curvature == "hessian" and not all(result.exact.values())):
+        checks.append(_estimate_check(trace, rescaled, promised, result.standard_error, precision, seed))
+    else:
+        checks.append(_trace_check(trace, rescaled, promised, precision, seed))
     if result.attained:
         checks.append(Check("what was promised is the value", _relative(promised, result.value), 1e-9))
     checks.append(Check("the lower bound is not above the value", max(result.lower_bound - result.value, 0.0), 0.0))
@@ -136,6 +141,19 @@ def verify(
             error = _curvature_error(objective, name, directions, seed, result.trace)
             checks.append(Check(f"v^T H v = ||S^T J v||^2 in {name}", error, max(1e-8, 1e3 * inside)))
     return Verification(tuple(checks))
+
+
+def _measured(
+    result: MinimumSharpness, network: Network, data: Data, loss: Criterion | None, options: dict[str, Any]
+) -> tuple[float, float]:
+    """What a result promises, of a network, and its standard error: the trace, or the effect of a noise."""
+    if result.noise == "absolute" and result.biases == "noisy":
+        trace = hessian_trace(network, data, loss, **options)
+        return trace.total, trace.standard_error
+    curvature = hessian_diagonal(network, data, loss, **options)
+    weights = dict(network.module.named_parameters(remove_duplicate=False))
+    parts = weighed(curvature.by_parameter, weights, result.noise, result.biases)
+    return sum(parts.values()), curvature.error_of(per_trace(parts, curvature))
 
 
 def _relative(a: float, b: float) -> float:
@@ -169,22 +187,44 @@ def _precision_inside(network: Network) -> float:
     return max((torch.finfo(kind).eps for kind in kinds), default=torch.finfo(torch.float64).eps)
 
 
-def _trace_check(
-    trace: Callable[[nn.Module], float], rescaled: nn.Module, promised: float, precision: float, seed: int
+def _estimate_check(
+    trace: Callable[..., tuple[float, float]],
+    rescaled: nn.Module,
+    promised: float,
+    error: float,
+    precision: float,
+    seed: int,
 ) -> Check:
+    """Another estimate of the trace, with signs of its own, against the one promised: five standard errors of both.
+
+    The Hessian of a smooth network has no other way; where the errors are zero, rounding is all that may differ.
+    """
+    tolerance = min(max(error / promised, 1e-3), 0.1) if promised > 0 else 0.1
+    fresh, own = trace(rescaled, tolerance=tolerance, seed=seed + 1)
+    size = max(abs(fresh), abs(promised)) or 1.0
+    allowed = 5 * hypot(error, own) / size + _rounding(precision)
+    return Check("its trace, estimated afresh, is the one promised", _relative(fresh, promised), allowed)
+
+
+def _trace_check(trace: Fresh, rescaled: nn.Module, promised: float, precision: float, seed: int) -> Check:
     """The trace afresh against the one promised, to what rounding does to a trace in the precision of the promise.
 
     That is less than a thousand times the precision, or its root where that is coarse; more where weights that differ
     by rounding have traces that differ by more, as they have where the outputs are large and nearly certain. What
     is too small for single precision counts as nothing, unless all is double.
     """
-    fresh, allowed = trace(rescaled), min(1e3 * precision, 2 * precision**0.5)
+    fresh, allowed = trace(rescaled)[0], _rounding(precision)
     coarse = precision > torch.finfo(torch.float64).eps
     error = 0.0 if coarse and max(fresh, promised) < 1e-30 else _relative(fresh, promised)
     if error > allowed:
-        others = [trace(_jiggled(rescaled, precision, seed + i)) for i in range(3)]
+        others = [trace(_jiggled(rescaled, precision, seed + i))[0] for i in range(3)]
         allowed = max(allowed, *(10 * _relative(fresh, other) for other in others))
     return Check("its trace is the one promised", error, allowed)
+
+
+def _rounding(precision: float) -> float:
+    """What rounding does to a trace, as a rule."""
+    return min(1e3 * precision, 2 * precision**0.5)
 
 
 def _jiggled(module: nn.Module, precision: float, seed: int) -> nn.Module:
@@ -284,9 +324,12 @@ def _whole(t: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Ten
 
 
 def _own_checks(
-    module: nn.Module, wide: nn.Module, data: Data, returned: nn.Module, powers: bool, seed: int
+    module: nn.Module, wide: nn.Module, data: Data, returned: nn.Module, powers: bool, condition: float, seed: int
 ) -> list[Check]:
-    """How far the network that is handed back moves, against what rounding of weights and activations does."""
+    """How far the network that is handed back moves, against what rounding of weights and activations does.
+
+    A matrix takes sums of weights for weights, and makes that larger by at most its condition number.
+    """
     precision = _precision_of(module)
     if precision == torch.finfo(torch.float64).eps and not powers:
         return []  # that has been checked
@@ -302,7 +345,7 @@ def _own_checks(
     weights = _largest(wide, shaken, [b.double() for b in own])
     kind = str(next(module.parameters()).dtype).removeprefix("torch.")
     claim = f"in {kind}, its outputs move no further than by rounding"
-    return [Check(claim, moved, 10 * (rounded + weights + precision))]
+    return [Check(claim, moved, 10 * (rounded + weights + precision) * condition)]
 
 
 # Curvature

@@ -9,6 +9,7 @@ from ..errors import InputError
 from ..subject.model import copied, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import plain
+from .frames_group import Transformation
 from .network import Network
 
 
@@ -17,7 +18,8 @@ def rescale(model: nn.Module | Network, scales: Mapping[str, float | Tensor], *,
     """A copy of the model with each named parameter multiplied by its factor; the original is untouched.
 
     A factor is a positive number, or a tensor of positive numbers that broadcasts to the parameter. With ``exact=True``
-    products that have to be rounded are refused: powers of two need no rounding, unless they are out of range.
+    products that have to be rounded are refused: powers of two need no rounding, unless they are out of range. A
+    `Transformation` (``scope="full"``) multiplies by its matrices as well.
 
     >>> model = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU(), nn.Linear(3, 2, bias=False))
     >>> other = rescale(model, {"0.weight": 4.0, "2.weight": 0.25})
@@ -27,13 +29,13 @@ def rescale(model: nn.Module | Network, scales: Mapping[str, float | Tensor], *,
     """
     module = unwrapped(model)
     held = dict(module.named_parameters(remove_duplicate=False))
-    unknown = [name for name in scales if name not in held]
+    names = scales.parameters if isinstance(scales, Transformation) else tuple(scales)
+    unknown = [name for name in names if name not in held]
     if unknown:
         raise InputError(f"no parameter is called {unknown}. The parameters are {list(held)}")
     new: dict[int, tuple[str, Tensor]] = {}
-    for name, factor in scales.items():
-        parameter = held[name].detach()
-        product = _scaled(name, parameter, factor, exact)
+    for name in names:
+        product = _product(name, held[name].detach(), scales, exact)
         first, other = new.setdefault(id(held[name]), (name, product))
         if not torch.equal(other, product):
             raise InputError(f"'{first}' and '{name}' are one tensor, but have different factors")
@@ -43,6 +45,18 @@ def rescale(model: nn.Module | Network, scales: Mapping[str, float | Tensor], *,
         for name, product in new.values():
             twins[name].copy_(product)
     return plain(result) if isinstance(model, Network) else result
+
+
+def _product(name: str, parameter: Tensor, scales: Mapping[str, float | Tensor], exact: bool) -> Tensor:
+    """What a parameter becomes, rounded once."""
+    if not isinstance(scales, Transformation):
+        return _scaled(name, parameter, scales[name], exact)
+    if exact:
+        raise InputError("exact=True: matrices do not leave every bit as it is. Rescale with factors alone")
+    new = scales.of(name, parameter.cpu() if parameter.device.type == "mps" else parameter).to(parameter)
+    if not bool(torch.isfinite(new).all()):
+        raise InputError(f"'{name}' does not fit in {parameter.dtype} after {scales!r}. Use model.double()")
+    return new
 
 
 def _scaled(name: str, parameter: Tensor, factor: float | Tensor, exact: bool) -> Tensor:

@@ -17,6 +17,9 @@ from ..graph.records import Graph, Operation
 from ..operations import TABLE
 from ..subject.inputs import Inputs
 from ..subject.modes import plain_mode
+from .frames_group import FullSymmetries as FullSymmetries
+from .frames_group import Transformation as Transformation
+from .frames_group import full_group, tried_full_group
 from .network import Network, state_of
 from .reader import read
 from .rescalings import Scales as Scales
@@ -37,8 +40,10 @@ def symmetries(
 ) -> Symmetries:
     """The rescalings of a network's parameters that keep its function.
 
-    ``scope="layer"``: one factor per parameter tensor. ``scope="neuron"``: one per channel. Parameters named in
-    ``fixed`` stay as they are; without it, those that do not require a gradient.
+    ``scope="layer"``: one factor per parameter tensor. ``scope="neuron"``: one per channel. ``scope="full"``: one per
+    parameter tensor, and in every frame an invertible matrix: between the queries and keys of a head, its values and
+    outputs, two linear maps in a row; the result is a `FullSymmetries`. Parameters named in ``fixed`` stay as they are;
+    without it, those that do not require a gradient.
 
     A chain of D layers has D - 1 free factors; per neuron, one for each hidden neuron:
 
@@ -48,6 +53,12 @@ def symmetries(
     2
     >>> symmetries(model, torch.zeros(1, 3), scope="neuron").dimension
     13
+
+    Between two linear maps in a row stands any invertible matrix:
+
+    >>> model = nn.Sequential(nn.Linear(3, 8, bias=False), nn.Linear(8, 2))
+    >>> symmetries(model, torch.zeros(1, 3), scope="full").dimension
+    64
     """
     network = read(model, example)
     if fixed is None:
@@ -62,8 +73,10 @@ def group(graph: Graph, scope: Scope, fixed: Iterable[str] = ()) -> Symmetries:
 
 @lru_cache(maxsize=16)
 def _group(graph: Graph, scope: Scope, fixed: frozenset[str], edition: int) -> Symmetries:
-    if scope not in ("layer", "neuron"):
-        raise InputError(f"scope={scope!r}: expected 'layer' or 'neuron'")
+    if scope not in ("layer", "neuron", "full"):
+        raise InputError(f"scope={scope!r}: expected 'layer', 'neuron' or 'full'")
+    if scope == "full":
+        return full_group(graph, _group(graph, "layer", fixed, edition), fixed)
     return solved(Walk(graph, fixed, scope))
 
 
@@ -80,6 +93,8 @@ def tried_group(graph: Graph, module: nn.Module, scope: Scope, fixed: Iterable[s
 
 
 def _tried(graph: Graph, state: State, scope: Scope, fixed: frozenset[str]) -> Symmetries:
+    if scope == "full":
+        return tried_full_group(graph, _tried(graph, state, "layer", fixed), state, fixed)
     found, distrust = group(graph, scope, fixed), dict[Operation, int]()
     while (failed := _failed(graph, found, state)) is not None:
         culprit = failed.culprit(Walk(graph, fixed, scope, distrust))

@@ -16,7 +16,7 @@ from ..operations import row
 from ..rules.channels import UnfitError
 from .structure import Structure
 
-Scope = Literal["layer", "neuron"]
+Scope = Literal["layer", "neuron", "full"]
 
 
 @dataclass(frozen=True)

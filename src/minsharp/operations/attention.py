@@ -8,8 +8,10 @@ from torch import Tensor
 
 from ..graph.records import Operation
 from ..rules.channels import UnfitError, Walk
+from ..rules.frames import FrameWalk, Labels
 from ..rules.pullback import Cotangents, Pull, by_autograd, unbroadcast, wide
 from ..rules.row import Row
+from .linear import met
 
 _BLOCK = 1 << 22  # numbers: how many scores of all columns are held at once
 
@@ -90,6 +92,24 @@ def attention_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tens
     return v.expand(walk.graph.values[operation.outputs[0]].shape)
 
 
+def attention_frames(walk: FrameWalk, operation: Operation) -> Labels:
+    """Queries meet keys in inner products; values are added up with the weights that come of it."""
+    given, shape = operation.by_argument, walk.graph.values[operation.outputs[0]].shape
+    q, k, v = (
+        walk.labels_of(given[name]) for name in ("query", "key", "value")
+    )  # (..., L, E), (..., S, E), (..., S, W)
+    if "attn_mask" in given and walk.labels_of(given["attn_mask"]).framed:
+        raise UnfitError
+    if operation.arguments.get("enable_gqa"):  # each key head serves several query heads
+        k, v = (Labels(*(t.repeat_interleave(q.atoms.shape[-3] // t.shape[-3], -3) for t in x)) for x in (k, v))
+    if q.framed or k.framed:
+        walk.paired(q, k, operation)
+    weights = walk.labels_of(operation.outputs[0])  # in no frame
+    return met(walk, weights, v, shape, operation)
+
+
 ROWS: dict[str, Row] = {
-    "scaled_dot_product_attention": Row("f(query*key, attn_mask)*value", pull_attention, channels=attention_scales),
+    "scaled_dot_product_attention": Row(
+        "f(query*key, attn_mask)*value", pull_attention, channels=attention_scales, frames=attention_frames
+    ),
 }

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..graph.records import Operation
 from ..rules.channels import entrywise, zeros
+from ..rules.frames import passed
 from ..rules.pullback import Pull
 from ..rules.row import Row
 
@@ -18,7 +19,7 @@ def pull_cast(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[
     return made, lambda G: {"self": G.to(x)} if made.dtype.is_floating_point else {}
 
 
-_entry = Row("self", pull_cast, channels=entrywise)
+_entry = Row("self", pull_cast, channels=entrywise, frames=passed)
 
 _zeros = Row("0", channels=zeros, ignores=("self",))
 

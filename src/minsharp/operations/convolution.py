@@ -11,6 +11,7 @@ from torch import Tensor
 from ..graph.records import Graph, Operation
 from ..rules.channels import UnfitError, Walk
 from ..rules.contraction import Elementwise, Outer, Use
+from ..rules.frames import FrameWalk, Labels
 from ..rules.pullback import Pull, by_autograd, stacked
 from ..rules.row import Row
 from .windows import Geometry
@@ -169,11 +170,24 @@ def convolution_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Te
     return out.view(1, -1, *ones).expand(shape)
 
 
+def convolution_frames(walk: FrameWalk, operation: Operation) -> Labels:
+    """Matrices act on the channels that come out, and inverses on those that go in, the same for every tap."""
+    given, shape = operation.by_argument, walk.graph.values[operation.outputs[0]].shape
+    weight = walk.entries_of(given["weight"])  # (o, i, *taps)
+    bias = walk.entries_of(given["bias"]) if "bias" in given else None
+    if weight is None or operation.arguments["groups"] != 1 or weight.dim() != len(shape):
+        raise UnfitError
+    walk.consumed(walk.labels_of(given["input"]).movedim(1, -1), weight.transpose(0, 1), operation)
+    if "bias" in given and bias is None:
+        return walk.labels_of(operation.outputs[0])
+    return walk.produced(shape, 1, [weight, *([bias.unsqueeze(1)] if bias is not None else [])])
+
+
 _CONVOLUTION = {"weight": Convolution(), "bias": ConvolutionBias()}
 
 _TRANSPOSED = {"weight": TransposedConvolution(), "bias": ConvolutionBias()}
 
-_conv = Row("input*weight + bias", pull_convolution, _CONVOLUTION, convolution_scales)
+_conv = Row("input*weight + bias", pull_convolution, _CONVOLUTION, convolution_scales, frames=convolution_frames)
 
 _conv_transpose = Row("input*weight + bias", pull_convolution, _TRANSPOSED, convolution_scales)
 

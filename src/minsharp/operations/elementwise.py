@@ -9,6 +9,7 @@ from torch import Tensor
 from ..graph.records import Operation
 from ..rules.channels import Walk, entrywise
 from ..rules.contraction import Elementwise, Use
+from ..rules.frames import added_frames, multiplied, passed
 from ..rules.pullback import Cotangents, Pull, by_autograd, by_derivative, by_slope, unbroadcast
 from ..rules.row import Row
 
@@ -145,11 +146,12 @@ _divide = Row(
     contract={"self": Elementwise(_divided)},
     channels=entrywise,
     unless="rounding_mode",
+    frames=multiplied,
 )
 
-_add = Row("self + other", pull_sum, _SUM, entrywise)
+_add = Row("self + other", pull_sum, _SUM, entrywise, frames=added_frames)
 
-_mul = Row("self*other", pull_product, _PRODUCT, entrywise)
+_mul = Row("self*other", pull_product, _PRODUCT, entrywise, frames=multiplied)
 
 _compare = Row("step(self, other)", compares=True)
 
@@ -190,10 +192,10 @@ ROWS: dict[str, Row] = {
     "sub": _add,
     "subtract": _add,
     "rsub": Row("self + other", pull_sum, {"self": Elementwise(_alpha), "other": _BIAS}, entrywise),
-    "neg": Row("self", by_derivative(lambda bound, out: -1.0), channels=entrywise),
+    "neg": Row("self", by_derivative(lambda bound, out: -1.0), channels=entrywise, frames=passed),
     "fmax": Row("self + other", channels=entrywise),
     "fmin": Row("self + other", channels=entrywise),
-    "positive": Row("self", by_derivative(lambda bound, out: 1.0), channels=entrywise),
+    "positive": Row("self", by_derivative(lambda bound, out: 1.0), channels=entrywise, frames=passed),
     "maximum": Row("self + other", channels=entrywise),
     "minimum": Row("self + other", channels=entrywise),
     "where": Row("self + other", pull_where, channels=entrywise),

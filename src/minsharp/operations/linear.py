@@ -9,6 +9,7 @@ from torch import Tensor
 from ..graph.records import Graph, Operation
 from ..rules.channels import Rule, UnfitError, Walk
 from ..rules.contraction import IN_ROWS, Elementwise, Outer, Use
+from ..rules.frames import FrameWalk, Labels, along
 from ..rules.pullback import Cotangents, Pull, by_autograd, stacked, unbroadcast
 from ..rules.row import Row
 from .products import factors
@@ -156,6 +157,71 @@ def matmul_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]
     return out.unsqueeze(1).expand(shape)
 
 
+def linear_frames(walk: FrameWalk, operation: Operation) -> Labels:
+    """A matrix acts on the rows of the weight and on the bias, the inverse of another on the columns."""
+    given, shape = operation.by_argument, walk.graph.values[operation.outputs[0]].shape
+    weight = walk.entries_of(given["weight"])  # (o, i)
+    bias = walk.entries_of(given["bias"]) if "bias" in given else None
+    if weight is None or weight.dim() != 2:
+        raise UnfitError
+    walk.consumed(walk.labels_of(given["input"]), weight.mT, operation)
+    if "bias" in given and bias is None:  # used elsewhere too, or a constant
+        return walk.labels_of(operation.outputs[0])
+    return walk.produced(shape, -1, [weight, *([bias.unsqueeze(1)] if bias is not None else [])])
+
+
+def matmul_frames(walk: FrameWalk, operation: Operation) -> Labels:
+    """A weight on the right or on the left; or two stacks, of which vectors meet in inner products or are added up."""
+    given, shape = operation.by_argument, walk.graph.values[operation.outputs[0]].shape
+    first, second = given["self"], given["other" if "other" in given else "mat2"]
+    a, b = walk.labels_of(first), walk.labels_of(second)
+    right, left = walk.entries_of(second), walk.entries_of(first)
+    if a.atoms.dim() < 2 or b.atoms.dim() < 2:
+        raise UnfitError
+    if right is not None and right.dim() == 2 and left is None:  # (..., i) @ (i, o)
+        walk.consumed(a, right, operation)
+        return walk.produced(shape, -1, [right.mT])
+    if left is not None and left.dim() == 2 and right is None:  # (o, i) @ (..., i, :)
+        walk.consumed(b.movedim(-2, -1), left.mT, operation)
+        return walk.produced(shape, -2, [left])
+    return met(walk, a, b, shape, operation)
+
+
+def met(walk: FrameWalk, a: Labels, b: Labels, shape: Sequence[int], operation: Operation) -> Labels:
+    """Stacks of matrices (..., L, K) and (..., K, S): what is framed along K meets, what is framed across passes on."""
+    plain = walk.labels_of(operation.outputs[0])
+    if a.framed and b.framed:
+        walk.paired(a, b.movedim(-2, -1), operation)
+        return plain
+    if not a.framed and not b.framed:
+        return plain
+    passing, axis = (b, -2) if b.framed else (a, -1)  # added up along K, with the plain one's entries as weights
+    atoms, fibers = along(walk, passing, [axis]).expand(shape)
+    other = torch.arange(torch.Size(shape).numel()).view(shape)  # whatever differs in the plain one makes other vectors
+    place = other.amin(axis + 1 if axis == -2 else -2, keepdim=True).expand(shape)
+    return Labels(atoms, walk.joined(fibers, place))
+
+
+def addmm_frames(walk: FrameWalk, operation: Operation) -> Labels:
+    """A bias and a weight on the right: b + x @ W."""
+    given, shape = operation.by_argument, walk.graph.values[operation.outputs[0]].shape
+    weight, bias = walk.entries_of(given["mat2"]), walk.entries_of(given["self"])
+    if weight is None or weight.dim() != 2 or bias is None or tuple(bias.shape) != (shape[1],):
+        raise UnfitError
+    walk.consumed(walk.labels_of(given["mat1"]), weight, operation)
+    return walk.produced(shape, -1, [weight.mT, bias.unsqueeze(1)])
+
+
+def baddbmm_frames(walk: FrameWalk, operation: Operation) -> Labels:
+    """Scores with something added: vectors meet in inner products, and what is added is in no frame."""
+    given = operation.by_argument
+    a, b = (walk.labels_of(given[name]) for name in ("batch1", "batch2"))
+    if walk.labels_of(given["self"]).framed or not (a.framed and b.framed):
+        raise UnfitError
+    walk.paired(a, b.movedim(-2, -1), operation)
+    return walk.labels_of(operation.outputs[0])
+
+
 _ADDED = Elementwise(lambda use: float(use.bound.get("beta", 1)))
 
 ROWS: dict[str, Row] = {
@@ -164,32 +230,37 @@ ROWS: dict[str, Row] = {
         pull_linear,
         {"weight": Matrix("input"), "bias": Elementwise()},
         matrix_scales("weight", "input", "bias"),
+        frames=linear_frames,
     ),
     "matmul": Row(
         "self*other",
         pull_matmul,
         factors("self", "other"),
         matmul_scales,
+        frames=matmul_frames,
     ),
     "mm": Row(
         "self*mat2",
         pull_matmul,
         {"mat2": Matrix("self", transposed=True), "self": MatrixFromLeft("mat2")},
         matmul_scales,
+        frames=matmul_frames,
     ),
     "baddbmm": Row(
         "self + batch1*batch2",
         pull_matmul,
         {"self": _ADDED, **factors("batch1", "batch2")},
+        frames=baddbmm_frames,
     ),
     "bilinear": Row("input1*input2*weight + bias"),
     "tensordot": Row("self*other"),
     "mv": Row("self*vec"),
     "addcmul": Row("self + tensor1*tensor2"),
-    "bmm": Row("self*mat2", pull_matmul, factors("self", "mat2")),
+    "bmm": Row("self*mat2", pull_matmul, factors("self", "mat2"), frames=matmul_frames),
     "addmm": Row(
         "self + mat1*mat2",
         pull_matmul,
         {"self": _ADDED, "mat2": Matrix("mat1", transposed=True), "mat1": MatrixFromLeft("mat2")},
+        frames=addmm_frames,
     ),
 }

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from ..graph.records import Operation
 from ..rules.channels import UnfitError, Walk, along_last
+from ..rules.frames import pooled_frames
 from ..rules.pullback import Cotangents, Pull, by_autograd, stacked
 from ..rules.row import Row
 from .windows import each
@@ -61,6 +63,12 @@ def window_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]
 
 _window = Row("self", channels=window_scales)
 
+
+def _average(axes: int) -> Row:
+    """Averages over windows of the last axes."""
+    return Row("self", channels=window_scales, frames=pooled_frames(axes))
+
+
 _max_pool = Row("self", pull_max_pool, channels=window_scales)
 
 _resize = Row("self + input", channels=window_scales)
@@ -75,13 +83,13 @@ ROWS: dict[str, Row] = {
     "adaptive_max_pool1d": _window,
     "adaptive_max_pool2d": _window,
     "adaptive_max_pool3d": _window,
-    "avg_pool1d": _window,
-    "avg_pool2d": Row("self", pull_avg_pool2d, channels=window_scales),
-    "avg_pool3d": _window,
-    "adaptive_avg_pool1d": _window,
-    "adaptive_avg_pool2d": _window,
-    "adaptive_avg_pool3d": _window,
-    "_adaptive_avg_pool2d": _window,
+    "avg_pool1d": _average(1),
+    "avg_pool2d": replace(_average(2), pull=pull_avg_pool2d),
+    "avg_pool3d": _average(3),
+    "adaptive_avg_pool1d": _average(1),
+    "adaptive_avg_pool2d": _average(2),
+    "adaptive_avg_pool3d": _average(3),
+    "_adaptive_avg_pool2d": _average(2),
     "upsample_nearest1d": _resize,
     "upsample_nearest2d": _resize,
     "upsample_nearest3d": _resize,

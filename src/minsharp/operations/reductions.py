@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..graph.records import Operation
 from ..rules.channels import Walk, entrywise, reduced
+from ..rules.frames import reduced_frames
 from ..rules.pullback import Cotangents, Pull, by_autograd
 from ..rules.row import Row
 
@@ -47,8 +48,8 @@ def maxima_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]
 _along = Row("self", channels=reduced)
 
 ROWS: dict[str, Row] = {
-    "sum": Row("self", pull_mean, channels=reduced),
-    "mean": Row("self", pull_mean, channels=reduced),
+    "sum": Row("self", pull_mean, channels=reduced, frames=reduced_frames),
+    "mean": Row("self", pull_mean, channels=reduced, frames=reduced_frames),
     "cumsum": Row("self", pull_cumulative, channels=reduced),
     "median": Row("self"),
     "max": Row("self + other", channels=maxima_scales),

@@ -12,6 +12,7 @@ from ..graph.forms import ANY
 from ..graph.records import Operation
 from ..rules.channels import UnfitError, Walk, along_last, called, entrywise, moved
 from ..rules.contraction import Elementwise
+from ..rules.frames import carried
 from ..rules.pullback import Cotangents, Pull, by_autograd, unbroadcast
 from ..rules.row import Row
 
@@ -233,8 +234,10 @@ ROWS: dict[str, Row] = {
     "flip": Row("self", pull_flipped, channels=moved),
     "roll": _moved,
     "expand": Row("self", pull_expanded, {"self": Elementwise()}, moved, copies="blocks"),
-    "expand_as": Row("self", pull_expanded, {"self": Elementwise()}, ignores=("other",), copies="blocks"),
-    "broadcast_to": Row("self", pull_expanded, {"self": Elementwise()}, copies="blocks"),
+    "expand_as": Row(
+        "self", pull_expanded, {"self": Elementwise()}, ignores=("other",), frames=carried, copies="blocks"
+    ),
+    "broadcast_to": Row("self", pull_expanded, {"self": Elementwise()}, frames=carried, copies="blocks"),
     "repeat": Row("self", pull_repeated, channels=moved, copies="blocks"),
     "tile": Row("self", pull_repeated, channels=moved, copies="blocks"),
     "diagonal": _taken,
@@ -247,7 +250,7 @@ ROWS: dict[str, Row] = {
     "index_put": Row("self + values"),
     "copy": Row("src", pull_copied, {"src": Elementwise()}, entrywise, ignores=("self",), target=written_over),
     "col2im": _homogeneous,
-    "repeat_interleave": replace(_homogeneous, copies="entries"),
+    "repeat_interleave": replace(_homogeneous, frames=carried, copies="entries"),
     "chunk": _taken,
     "split": _taken,
     "split_with_sizes": _taken,

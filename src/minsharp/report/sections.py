@@ -6,18 +6,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
+from torch.linalg import svdvals
+
 from ..experiments import Results, Scatter, Table
 from ..measures.minimum import MinimumSharpness
 from ..measures.robustness import Measured, NoiseRobustness
 from ..measures.verify import Verification
+from ..network.symmetry import Transformation
 from ..version import __version__
 from .charts import TIMES, Curve, Reading, bars, curves, number, ranges, scatter
 
 KINDS = {"hessian": "Hessian", "ggn": "Gauss-Newton matrix", "jacobian": "squared Jacobian", "margin": "margin"}
-SCOPES = {"layer": "one factor per tensor", "neuron": "one factor per neuron"}
+SCOPES = {
+    "layer": "one factor per tensor",
+    "neuron": "one factor per neuron",
+    "full": "one factor per tensor and a matrix per frame",
+}
 NOISES = {
     "absolute": "Absolute noise: every weight moves by sigma",
     "relative": "Relative noise: every weight moves by sigma times the root mean square of its tensor",
+    "max": "Noise of a tensor's largest weight: every weight moves by sigma times it",
+    "max-per-channel": "Noise of a channel's largest weight: every weight moves by sigma times it",
+    "pcm": "Phase-change memory: sigma times what programming the weights does",
 }
 SHOWN = 40
 """Parameters in a chart; the tables hold all."""
@@ -106,7 +116,11 @@ def scales(results: Sequence[MinimumSharpness]) -> list[Content]:
 
 
 def _scales_of(result: MinimumSharpness) -> Content:
-    rows = [(name, *_spread(factor)) for name, factor in result.scales.items() if name in result.by_parameter]
+    change = result.scales
+    rows = [(name, *_spread(factor)) for name, factor in change.items() if name in result.by_parameter]
+    if isinstance(change, Transformation):  # of a matrix, the singular values
+        matrices = zip(change.frames, change.matrices, strict=True)
+        rows += [(f"{frame.name}, {frame.size} x {frame.size}", *_spread(svdvals(A))) for frame, A in matrices]
     cells = [(name, *(number(value, 6) for value in spread)) for name, *spread in rows]
     head = ("parameter", "least", "geometric mean", "largest")
     return {
@@ -160,7 +174,7 @@ def _noise_of(kind: str, found: Mapping[str, NoiseRobustness]) -> Content:
     labelled = all(level.accuracy is not None for r in found.values() for level in r.levels)
     what = "accuracy" if labelled else "agreement"
     lines = [
-        Curve(name, tuple(_reading(level.sigma, getattr(level, what)) for level in r.levels))
+        Curve(name, tuple(_reading(v.sigma, getattr(v, what)) for v in r.levels if v.sigma is not None))
         for name, r in found.items()
     ]
     title = f"{what.capitalize()} under {kind} noise"

@@ -18,6 +18,7 @@ from ..errors import EmptyDataError, InputError, RankError, WeightlessError
 from ..subject.model import unwrapped
 from ..subject.shards import placed, refuse_repeated
 from .curvature import Diagonal, Trace
+from .gram import Grams
 
 Result = TypeVar("Result")
 
@@ -42,8 +43,10 @@ def all_reduce(result: Result, group: Any = None) -> Result:
     True
     >>> dist.destroy_process_group()
     """
-    if not isinstance(result, Trace | Diagonal):
-        raise InputError(f"all_reduce({type(result).__name__}): expected a result that adds up, a Trace or a Diagonal")
+    if not isinstance(result, Trace | Diagonal | Grams):
+        raise InputError(
+            f"all_reduce({type(result).__name__}): expected a result that adds up, a Trace, a Diagonal or Grams"
+        )
     if group is None and not dist.is_initialized():
         raise InputError('there is no process group: call torch.distributed.init_process_group("gloo") first')
     return together(lambda: result, dist.group.WORLD if group is None else group)

@@ -8,6 +8,7 @@ from ..graph.formula import Formula, parse
 from ..graph.records import Operation
 from .channels import Rule
 from .contraction import Contraction
+from .frames import FrameRule
 from .pullback import Pullback, by_autograd
 
 
@@ -38,6 +39,8 @@ class Row:
     """Only the first result follows the formula; the others are made of what has scale one, and have it too."""
     target: Callable[..., Any] | None = None
     """What runs in place of torch's own operation, with the same arguments."""
+    frames: FrameRule | None = None
+    """How frames pass; what only moves entries needs no rule."""
     compares: bool = False
     """The result tells only which argument is larger: it stays if both are scaled alike."""
 

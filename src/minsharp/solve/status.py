@@ -14,6 +14,10 @@ class Status(Enum):
         "the scales go part of the way"
     )
     INFIMUM_OF_LAYERS = "infimum, certified to {gap}, not attained in {names}: some entries can be scaled away for ever"
+    INFIMUM_OF_FRAMES = (
+        "infimum, certified to {gap}, not attained in the frames {names}: matrices with condition numbers of at most "
+        "{condition} come {above}"
+    )
     NO_CURVATURE = "zero: the curvature vanishes on this data"
     NO_MATRIX = "zero: no weight matrix has both curvature and size on this data"
     PINNED = "nothing to rescale, the minimum is the trace; pinned by {reasons}"
