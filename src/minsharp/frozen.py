@@ -55,12 +55,12 @@ def _same(a: Any, b: Any) -> bool:
     """Whether two things are equal, tensors entry by entry."""
     if isinstance(a, Tensor):
         return isinstance(b, Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if is_dataclass(a) and type(a) is type(b):
+        return all(_same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a) if f.compare)
     if isinstance(a, Mapping):
         return isinstance(b, Mapping) and list(a) == list(b) and all(_same(a[name], b[name]) for name in a)
     if isinstance(a, tuple):
         return isinstance(b, tuple) and len(a) == len(b) and all(map(_same, a, b))
-    if is_dataclass(a) and type(a) is type(b):
-        return all(_same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a) if f.compare)
     return bool(a == b)
 
 
@@ -81,7 +81,7 @@ class Copied:
 
 def frozen(value: Any) -> Any:
     """Mappings and lists as they cannot be changed, all the way down; anything else as it is."""
-    if type(value) in _FROZEN:
+    if type(value) in _FROZEN or isinstance(value, Frozen):
         return value
     if isinstance(value, Mapping):
         return FrozenDict({name: frozen(item) for name, item in value.items()})

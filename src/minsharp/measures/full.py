@@ -39,7 +39,7 @@ class FullMinimumSharpness(MinimumSharpness):
     matrices: tuple[Tensor, ...] = field(default=(), repr=False)
 
     @property
-    def scales(self) -> Transformation:  # type: ignore[override]
+    def scales(self) -> Transformation:
         """Factors for layers, and the matrix of every frame; tensors of their own each time."""
         return self.symmetries.transformation(self.z, [matrix.clone() for matrix in self.matrices])
 

@@ -24,7 +24,7 @@ from ..graph.records import Graph
 from ..losses import Criterion
 from ..network.network import Network
 from ..network.rescale import rescale
-from ..network.symmetry import Scales, Scope, Symmetries, tried_group
+from ..network.symmetry import Scope, Symmetries, tried_group
 from ..results.curvature import MATRICES, Diagonal, MatrixName, Trace
 from ..results.files import Saved
 from ..results.gram import Grams
@@ -80,7 +80,7 @@ class MinimumSharpness(Frozen, Saved):
     standard_error: float = 0.0
 
     @property
-    def scales(self) -> Scales:
+    def scales(self) -> Mapping[str, float | Tensor]:
         """A factor for every parameter that moves; tensors of their own each time."""
         if not self.power_of_two:
             return self.symmetries.scales(self.z)

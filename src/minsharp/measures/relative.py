@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..frozen import Frozen
 from ..losses import Criterion
 from ..network.network import Network
-from ..network.symmetry import Scales, Scope
+from ..network.symmetry import Scope
 from ..results.curvature import Diagonal, Trace
 from ..results.files import Saved
 from ..results.gram import Grams
@@ -58,7 +58,7 @@ class RelativeMinimumSharpness(Saved):
         return self.minimum.standard_error / self.energy
 
     @property
-    def scales(self) -> Scales:
+    def scales(self) -> Mapping[str, float | Tensor]:
         """The rescaling that attains it."""
         return self.minimum.scales
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..frozen import Frozen
 from ..graph.records import Graph
 from ..subject.modes import plain_mode
 from ..text import printable
@@ -22,7 +23,7 @@ GENTLE = 4.0  # condition number of the matrices that frames are tried with
 
 
 @dataclass(frozen=True, eq=False)
-class Transformation(Mapping[str, float | Tensor]):
+class Transformation(Frozen, Mapping[str, float | Tensor]):
     """An element of the whole group: a factor for every parameter that is scaled, and a matrix for every frame.
 
     As a mapping it holds the factors. `minsharp.rescale` applies both.
