@@ -7,13 +7,13 @@ import typer
 from ..errors import InputError
 from ..version import __version__
 from . import team
-from .bench import bench
-from .bits import bits
-from .compare import compare
-from .demo import demo
-from .flatten import flatten
-from .measure import measure
-from .merge import merge
+from .commands.bench import bench
+from .commands.bits import bits
+from .commands.compare import compare
+from .commands.demo import demo
+from .commands.flatten import flatten
+from .commands.measure import measure
+from .commands.merge import merge
 from .reproduce import app as reproduce
 from .reproduce import figures
 

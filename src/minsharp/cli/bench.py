@@ -1,14 +1,13 @@
-"""``minsharp bench``: how long the exact answer takes on this machine, beside what it cannot do without."""
+"""How long the exact answer takes on this machine: what ``minsharp bench`` does."""
 
 from collections.abc import Callable
 from math import ceil
 from pathlib import Path
 from statistics import median, stdev
 from time import perf_counter
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 from torch import Tensor
 
 from ..curvature.hessian import hessian_diagonal, hessian_trace
@@ -21,10 +20,9 @@ from ..reference.estimators import hutchinson_trace
 from ..subject.batches import Batch, batches
 from ..text import number
 from ..text.terminal import rich_table
-from . import options
-from .factories import ModelChoice
-from .output import command, console, note, print_json
-from .sources import DataChoice, Loaded, load_loss
+from .choices import DataChoice, ModelChoice
+from .output import console, note, print_json
+from .sources import Loaded, load_loss
 from .task import load
 
 PROBES = 30
@@ -33,43 +31,12 @@ BUILT_IN = {"SmallMLP": 1000, "SmallCNN": 200, "LeNet": 50}
 """The paper's networks, untrained, and how many random images they get."""
 
 
-@command
-def bench(
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="[MODEL]", help="As for measure. Without it: three networks of the paper, untrained."),
-    ] = None,
-    data: Annotated[str | None, typer.Option("--data", metavar="DATA", help="As for measure.")] = None,
-    arguments: options.Arguments = None,
-    weights: options.Weights = None,
-    weights_key: options.WeightsKey = None,
-    outputs: options.Outputs = None,
-    class_axis: options.ClassAxis = None,
-    images: options.Images = None,
-    loss: options.LossOption = options.Loss.CROSS_ENTROPY,
-    samples: options.Samples = None,
-    data_dir: options.DataDir = None,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="Rounds; the median is shown.")] = 5,
-    as_json: options.Json = False,
+def timed(
+    model: ModelChoice | None, data: DataChoice | None, loss: str, samples: int | None, repeat: int, *, as_json: bool
 ) -> None:
-    """Time the exact trace and diagonal on this machine, beside bare backprops and an estimate of 1 %.
-
-    The bare K-1 backward passes are the least that any exact method with this factor has to do; Hutchinson's estimator
-    takes random Hessian-vector products until its standard error is 1 %.
-
-    Example:
-
-        minsharp bench
-        minsharp bench model.pt2 --data digits --samples 500
-    """
-    criterion = load_loss(str(loss))
-    choice = None if model is None else ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
-    source = None if data is None else DataChoice(data, samples, None, data_dir, images or ())
-    if choice is None and (source or weights or arguments or images):
-        raise InputError(
-            "--data, --weights, --arg and --image belong to a model: minsharp bench model.pt2 --data digits"
-        )
-    found = [_timed(name, *work, criterion, repeat) for name, work in _problems(choice, source, samples)]
+    """Time every method on every network, and print the medians."""
+    criterion = load_loss(loss)
+    found = [_timed(name, *work, criterion, repeat) for name, work in _problems(model, data, samples)]
     if as_json:
         print_json({"threads": torch.get_num_threads(), "networks": found})
         return

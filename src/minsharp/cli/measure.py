@@ -1,16 +1,12 @@
-"""``minsharp measure``: the trace and the minimum sharpness of a network."""
+"""The trace and the minimum sharpness of a network: what ``minsharp measure`` does."""
 
 from collections.abc import Sequence
 from math import sqrt
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ..curvature.gram import hessian_grams
 from ..curvature.hessian import hessian_diagonal, hessian_trace
-from ..errors import InputError
-from ..files import check_writable
 from ..measures.minimum import MinimumSharpness, minimum_sharpness
 from ..measures.robustness import NoiseRobustness, noise_robustness
 from ..measures.verify import Verification, verify
@@ -22,94 +18,34 @@ from ..results.gram import Grams
 from ..subject.shards import shard
 from ..text import count, number, plus_minus
 from ..text.terminal import rich_table
-from . import options, team
-from .factories import ModelChoice
-from .output import FailureError, command, console, note, print_json
+from . import team
+from .output import FailureError, console, note, print_json
 from .sharpness import print_checks, summary
-from .sources import DataChoice
-from .task import Task, prepare
+from .task import Task
 
 NOISE = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 """Sizes of the report's noise, relative to the typical weight."""
 
 
-ScopeOption = Annotated[
-    options.Scope | None,
-    typer.Option("--scope", help="One factor per layer, or per neuron: both unless given. Or full: matrices too."),
-]
-Check = Annotated[bool, typer.Option("--verify", help="Measure every claim afresh; exit with 1 if one does not hold.")]
-ReportFile = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE.html", help="Also write a report, with the verification.")
-]
-SaveFile = Annotated[
-    Path | None,
-    typer.Option("--save", metavar="FILE", help="Also keep the curvature: .json or .safetensors, for minsharp merge."),
-]
-
-
-@command
-def measure(
-    model: options.Model,
-    data: options.Data,
-    arguments: options.Arguments = None,
-    weights: options.Weights = None,
-    weights_key: options.WeightsKey = None,
-    outputs: options.Outputs = None,
-    class_axis: options.ClassAxis = None,
-    images: options.Images = None,
-    scope: ScopeOption = None,
-    loss: options.LossOption = options.Loss.CROSS_ENTROPY,
-    curvature: options.CurvatureOption = options.Curvature.HESSIAN,
-    tolerance: options.Tolerance = 0.0,
-    seed: options.Seed = 0,
-    parameters: options.Parameters = None,
-    samples: options.Samples = None,
-    batch_size: options.BatchSize = None,
-    data_dir: options.DataDir = None,
-    check: Check = False,
-    report: ReportFile = None,
-    save: SaveFile = None,
-    as_json: options.Json = False,
+def measured(
+    task: Task, scopes: Sequence[str], *, check: bool, report: Path | None, save: Path | None, as_json: bool
 ) -> None:
-    """Measure the trace of the Hessian and the minimum sharpness, with its certificate.
-
-    Example:
-
-        minsharp measure model.pt2 --data digits --report sharpness.html
-
-        minsharp measure timm:create_model --arg model_name=resnet18 --arg num_classes=10 --weights best.pth
-        --data photos/train --image resize=256 --image crop=224 --samples 500
-    """
-    _check_files(report, save, check)
-    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
-    source = DataChoice(data, samples, batch_size, data_dir, images or ())
-    task = prepare(choice, source, loss, curvature, parameters, tolerance=tolerance, seed=seed)
-    scopes = [scope] if scope else [options.Scope.LAYER, options.Scope.NEURON]
-    measured = curvature_of(task, scopes)
-    results = [minimum_sharpness(task.network, measured, scope=str(s)) for s in scopes]  # type: ignore[arg-type]
+    """Measure, print, and write what is asked for."""
+    found = curvature_of(task, scopes)
+    results = [minimum_sharpness(task.network, found, scope=str(s)) for s in scopes]  # type: ignore[arg-type]
     checks: dict[str, Verification] = {}
     if check or report is not None:
         checks = {r.scope: verify(task.network, task.data.batches, r, task.loss) for r in results}
     if as_json:
-        print_json(_document(task, measured, results, checks))
+        print_json(_document(task, found, results, checks))
     else:
-        _print(measured, results, checks)
+        _print(found, results, checks)
     if report is not None:
         _write(report, task, results, checks)
     if save is not None and team.speaks():
-        measured.save(save)
+        found.save(save)
         note(f"wrote {save}")
     _fail(checks)
-
-
-def _check_files(report: Path | None, save: Path | None, check: bool) -> None:
-    """Refuse at once what could not be written in the end."""
-    if report is not None:
-        check_writable(report, (".html", ".htm"))
-    if save is not None:
-        check_writable(save, (".json", ".safetensors"))
-    if (check or report is not None) and team.launched():
-        raise InputError("--verify and --report run on one process: leave them out, or call minsharp without torchrun")
 
 
 def _fail(checks: dict[str, Verification]) -> None:
