@@ -11,6 +11,7 @@ from .commands.bench import bench
 from .commands.bits import bits
 from .commands.compare import compare
 from .commands.demo import demo
+from .commands.doctor import doctor
 from .commands.flatten import flatten
 from .commands.measure import measure
 from .commands.merge import merge
@@ -47,7 +48,7 @@ def root(
         )
 
 
-for command in (demo, measure, merge, flatten, bits, compare, bench):
+for command in (demo, measure, merge, flatten, bits, compare, bench, doctor):
     app.command()(command)
 app.add_typer(reproduce)
 app.command()(figures)

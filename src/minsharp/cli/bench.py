@@ -1,6 +1,6 @@
 """How long the exact answer takes on this machine: what ``minsharp bench`` does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil
 from pathlib import Path
 from statistics import median, stdev
@@ -16,12 +16,13 @@ from ..losses import Criterion, as_loss
 from ..losses.axis import on_axis
 from ..network.network import Network
 from ..network.reader import read
+from ..progress import bar
 from ..reference.estimators import hutchinson_trace
 from ..subject.batches import Batch, batches
 from ..text import number
 from ..text.terminal import rich_table
 from .choices import DataChoice, ModelChoice
-from .output import console, note, print_json
+from .output import console, note, print_json, watched
 from .sources import Loaded, load_loss
 from .task import load
 
@@ -74,7 +75,8 @@ def _built_in(name: str, count: int) -> tuple[Network, Loaded]:
 
 def _timed(name: str, network: Network, data: Loaded, criterion: Criterion, repeat: int) -> dict[str, Any]:
     """Each method in turn in every round, so that whatever else the machine does hits all alike."""
-    note(f"timing {name}")
+    if not watched():
+        note(f"timing {name}")
     exact = all(network.exactness[n] for n, p in network.parameters.items() if p.requires_grad)
     kind = "hessian" if exact else "ggn"
     # more samples at a time are not always faster
@@ -84,13 +86,24 @@ def _timed(name: str, network: Network, data: Loaded, criterion: Criterion, repe
         "diagonal_seconds": lambda: hessian_diagonal(network, data.batches, criterion, curvature=kind),  # type: ignore[arg-type]
         "backprops_seconds": lambda: _backprops(network, data, criterion, size),
     }
-    for method in methods.values():
-        method()
-    rounds = [{key: _clock(method) for key, method in methods.items()} for _ in range(repeat)]
+    rounds = _rounds(name, methods, repeat)[1:]  # the first one warms up
     row: dict[str, Any] = {"network": name, "samples": sum(map(len, batches(data.batches))), "curvature": kind}
     row |= {key: median(times[key] for times in rounds) for key in methods}
     total = hessian_trace(network, data.batches, criterion, curvature="ggn").total
     return {**row, **_hutchinson(network, data, criterion, total)}
+
+
+def _rounds(name: str, methods: Mapping[str, Callable[[], object]], repeat: int) -> list[dict[str, float]]:
+    """The seconds of each method in each round, and in one before them."""
+    rounds = []
+    with bar(f"timing {name}", (1 + repeat) * len(methods), watched(), idle=True) as advance:
+        for _ in range(1 + repeat):
+            times = {}
+            for key, method in methods.items():
+                times[key] = _clock(method)
+                advance(1)
+            rounds.append(times)
+    return rounds
 
 
 def _clock(method: Callable[[], object]) -> float:

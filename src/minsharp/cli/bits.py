@@ -13,7 +13,7 @@ from ..results.curvature import Diagonal
 from ..text import count, number
 from ..text.terminal import rich_table
 from . import options
-from .output import console, note, plain, print_json
+from .output import console, note, plain, print_json, watched
 from .task import Task
 
 
@@ -68,7 +68,7 @@ def _draw(path: Path, task: Task, diagonal: Diagonal, chosen: Any) -> None:
     weights = sum(found[0].sizes.values())
     uniform = sorted(set(chosen["bits"]))
     names = list(found[0].bits)
-    run: Any = {"noise": chosen["noise"], "parameters": names}
+    run: Any = {"noise": chosen["noise"], "parameters": names, "progress": watched()}
     assigned: list[Any] = [dict(each.bits) for each in found] + list(uniform)
     levels = noise_robustness(task.network, task.data.batches, task.loss, bits=assigned, **run).levels
     shares = [_share(level) for level in levels]

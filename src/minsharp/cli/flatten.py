@@ -9,7 +9,7 @@ from ..measures.verify import Verification, verify
 from ..network.rescale import rescale
 from ..text import number
 from . import options
-from .output import FailureError, console, note, print_json
+from .output import FailureError, console, note, print_json, watched
 from .sharpness import print_checks, summary
 from .task import Task
 
@@ -20,7 +20,7 @@ def flattened(
     """Find the flattest network, verify it, and write its weights if every claim holds."""
     result = _minimum(task, scope, power_of_two, noise)
     flat = rescale(task.network, result.scales, exact=power_of_two)
-    verification = verify(task.network, task.data.batches, result, task.loss)
+    verification = verify(task.network, task.data.batches, result, task.loss, progress=watched())
     if verification.holds:
         save_weights(flat, out)
     if as_json:

@@ -19,7 +19,7 @@ from ..subject.shards import shard
 from ..text import count, number, plus_minus
 from ..text.terminal import rich_table
 from . import team
-from .output import FailureError, console, note, print_json
+from .output import FailureError, console, note, print_json, watched
 from .sharpness import print_checks, summary
 from .task import Task
 
@@ -35,7 +35,7 @@ def measured(
     results = [minimum_sharpness(task.network, found, scope=str(s)) for s in scopes]  # type: ignore[arg-type]
     checks: dict[str, Verification] = {}
     if check or report is not None:
-        checks = {r.scope: verify(task.network, task.data.batches, r, task.loss) for r in results}
+        checks = {r.scope: verify(task.network, task.data.batches, r, task.loss, progress=watched()) for r in results}
     if as_json:
         print_json(_document(task, found, results, checks))
     else:
