@@ -8,12 +8,14 @@ from ..curvature.hessian import hessian_diagonal
 from ..extras import required
 from ..files import write_atomically, write_text
 from ..measures.bits import BitAllocation, allocate_bits
+from ..measures.minimum import minimum_sharpness
 from ..measures.robustness import NoiseLevel, noise_robustness
 from ..results.curvature import Diagonal
 from ..text import count, number
 from ..text.terminal import rich_table
 from . import options
 from .output import console, note, plain, print_json, watched
+from .reporting import rounded, versions, write
 from .task import Task
 
 
@@ -26,6 +28,7 @@ def allocated(
     *,
     out: Path | None,
     plot: Path | None,
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """Give each tensor its bits, print them, and write and draw what is asked for."""
@@ -45,6 +48,11 @@ def allocated(
     if plot is not None:
         _draw(plot, task, diagonal, chosen)
         note(f"wrote {plot}")
+    if report is not None:
+        minimum = minimum_sharpness(task.network, diagonal, scope="neuron", noise=chosen["noise"])
+        tried = [*numbers, dict(result.bits)]
+        noisy = rounded(task, versions(task, minimum.scales), tried, chosen["noise"])
+        write(report, task, minimum=minimum, bits=result, **noisy)
 
 
 def _print(result: BitAllocation) -> None:

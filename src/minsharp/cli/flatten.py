@@ -10,12 +10,20 @@ from ..network.rescale import rescale
 from ..text import number
 from . import options
 from .output import FailureError, console, note, print_json, watched
+from .reporting import under_noise, versions, write
 from .sharpness import print_checks, summary
 from .task import Task
 
 
 def flattened(
-    task: Task, out: Path, scope: options.Scope, *, power_of_two: bool, noise: options.Noise, as_json: bool
+    task: Task,
+    out: Path,
+    scope: options.Scope,
+    *,
+    power_of_two: bool,
+    noise: options.Noise,
+    report: Path | None,
+    as_json: bool,
 ) -> None:
     """Find the flattest network, verify it, and write its weights if every claim holds."""
     result = _minimum(task, scope, power_of_two, noise)
@@ -29,6 +37,9 @@ def flattened(
         print_json({**document, "minimum_sharpness": summary(result), "verification": verification.to_dict()})
     else:
         _print(result, verification)
+    if report is not None:
+        noisy = under_noise(task, versions(task, result.scales), (str(noise),))
+        write(report, task, minimum=result, verification=verification, **noisy)
     if not verification.holds:
         raise FailureError(f"the verification fails: '{out}' is not written")
     note(f"wrote {out}")

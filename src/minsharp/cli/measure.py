@@ -1,18 +1,13 @@
 """The trace and the minimum sharpness of a network: what ``minsharp measure`` does."""
 
 from collections.abc import Sequence
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
 from ..curvature.gram import hessian_grams
 from ..curvature.hessian import hessian_diagonal, hessian_trace
 from ..measures.minimum import MinimumSharpness, minimum_sharpness
-from ..measures.robustness import NoiseRobustness, noise_robustness
 from ..measures.verify import Verification, verify
-from ..network.network import Network
-from ..network.reader import read
-from ..network.rescale import rescale
 from ..results.curvature import MATRICES, Diagonal, Trace
 from ..results.gram import Grams
 from ..subject.shards import shard
@@ -20,11 +15,9 @@ from ..text import count, number, plus_minus
 from ..text.terminal import rich_table
 from . import team
 from .output import FailureError, console, note, print_json, watched
+from .reporting import under_noise, versions, write
 from .sharpness import print_checks, summary
 from .task import Task
-
-NOISE = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
-"""Sizes of the report's noise, relative to the typical weight."""
 
 
 def measured(
@@ -41,7 +34,9 @@ def measured(
     else:
         _print(found, results, checks)
     if report is not None:
-        _write(report, task, results, checks)
+        networks = versions(task, min(results, key=lambda r: r.value).scales)
+        noisy = under_noise(task, networks, ("absolute", "relative"))
+        write(report, task, minimum=results, curvature=found, verification=checks, **noisy)
     if save is not None and team.speaks():
         found.save(save)
         note(f"wrote {save}")
@@ -113,36 +108,3 @@ def _row(name: str, before: float, errors: dict[str, float], after: list[float],
 
 def _value(result: MinimumSharpness) -> str:
     return plus_minus(result.value, result.standard_error) if result.standard_error else number(result.value, 8)
-
-
-def _write(report: Path, task: Task, results: list[MinimumSharpness], checks: dict[str, Verification]) -> None:
-    from ..report import write_report
-
-    note("testing the network under noise for the report")
-    flat = rescale(task.network, min(results, key=lambda r: r.value).scales)
-    flattest = read(flat, task.data.inputs, **task.reading)
-    noisy = {
-        name: _under_noise(task, network) for name, network in (("as it is", task.network), ("flattest", flattest))
-    }
-    write_report(
-        report,
-        title=f"How sharp is {Path(task.settings['model']).name}?",
-        minimum=results,
-        verification=dict(checks),
-        robustness=noisy,
-        settings={name: value for name, value in task.settings.items() if value is not None},
-    )
-    note(f"wrote {report}")
-
-
-def _under_noise(task: Task, network: Network) -> list[NoiseRobustness]:
-    """Noise of absolute and of relative size; absolute sizes are taken from the network as it is."""
-    weights = [p.detach().double() for p in task.network.parameters.values()]
-    count = sum(p.numel() for p in weights)
-    typical = sqrt(sum(float(p.square().sum()) for p in weights) / count)
-    data = task.data.batches
-    found = []
-    for noise, unit in (("absolute", typical), ("relative", 1.0)):
-        sigmas = [float(number(unit * size, 2)) for size in NOISE]
-        found.append(noise_robustness(network, data, task.loss, sigmas=sigmas, noise=noise))  # type: ignore[arg-type]
-    return found

@@ -204,6 +204,10 @@ Parameters = Annotated[
     list[str] | None,
     typer.Option("--parameters", metavar="PATTERN", help="Measure only parameters that match; may be repeated."),
 ]
+ReportFile = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FILE.html", help="Also write a report: one HTML file that needs no network."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
 
 # The experiments'

@@ -50,6 +50,7 @@ def bits(
     data_dir: options.DataDir = None,
     out: Out = None,
     plot: Plot = None,
+    report: options.ReportFile = None,
     as_json: options.Json = False,
 ) -> None:
     """Give each tensor the number of bits that costs the least loss at a given mean number of bits, or bytes.
@@ -62,6 +63,8 @@ def bits(
         check_writable(out, (".json",))
     if plot is not None:
         check_writable(plot, (".svg", ".png"))
+    if report is not None:
+        check_writable(report, (".html", ".htm"))
     numbers = _numbers(choices)
     from ..bits import allocated
     from ..task import prepare
@@ -69,7 +72,7 @@ def bits(
     choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
     task = prepare(choice, source, loss, curvature, parameters)
-    allocated(task, numbers, budget, size, noise, out=out, plot=plot, as_json=as_json)
+    allocated(task, numbers, budget, size, noise, out=out, plot=plot, report=report, as_json=as_json)
 
 
 def _numbers(text: str) -> list[int]:

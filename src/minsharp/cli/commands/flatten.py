@@ -49,11 +49,12 @@ def flatten(
     samples: options.Samples = None,
     batch_size: options.BatchSize = None,
     data_dir: options.DataDir = None,
+    report: options.ReportFile = None,
     as_json: options.Json = False,
 ) -> None:
     """Write the weights of the flattest network with the same outputs, and print the verification.
 
-    If a claim does not hold, nothing is written, and the exit code is 1.
+    If a claim does not hold, no weights are written, and the exit code is 1.
 
     Example:
 
@@ -62,10 +63,12 @@ def flatten(
         minsharp flatten model.pt2 --data digits --out flat.safetensors --noise max-per-channel
     """
     check_writable(out, (".safetensors",))
+    if report is not None:
+        check_writable(report, (".html", ".htm"))
     from ..flatten import flattened
     from ..task import prepare
 
     choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
     task = prepare(choice, source, loss, curvature, parameters, tolerance=tolerance, seed=seed)
-    flattened(task, out, scope, power_of_two=power_of_two, noise=noise, as_json=as_json)
+    flattened(task, out, scope, power_of_two=power_of_two, noise=noise, report=report, as_json=as_json)

@@ -16,9 +16,6 @@ ScopeOption = Annotated[
     typer.Option("--scope", help="One factor per layer, or per neuron: both unless given. Or full: matrices too."),
 ]
 Check = Annotated[bool, typer.Option("--verify", help="Measure every claim afresh; exit with 1 if one does not hold.")]
-ReportFile = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE.html", help="Also write a report, with the verification.")
-]
 SaveFile = Annotated[
     Path | None,
     typer.Option("--save", metavar="FILE", help="Also keep the curvature: .json or .safetensors, for minsharp merge."),
@@ -45,7 +42,7 @@ def measure(
     batch_size: options.BatchSize = None,
     data_dir: options.DataDir = None,
     check: Check = False,
-    report: ReportFile = None,
+    report: options.ReportFile = None,
     save: SaveFile = None,
     as_json: options.Json = False,
 ) -> None:
