@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import repeat
-from math import isnan
+from math import isnan, nan
 from typing import Any
 
 from ..errors import InputError
@@ -32,10 +32,14 @@ def _of(name: str, columns: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     rows = list(zip(columns[STEP], columns[name], errors, strict=False))
     readings = tuple(Reading(step, value, 0.0 if isnan(error) else error) for step, value, error in rows)
     spent = columns.get(name + SECONDS, ())
-    cells = tuple((f"{step:g}", number(value, 6), number(error, 2) if error else "-") for step, value, error in rows)
+    cells = tuple((f"{step:g}", _cell(value, 6), _cell(error or nan, 2)) for step, value, error in rows)
     return {
         "title": title.capitalize(),
         "chart": plain_curves(title.capitalize(), "step", title, [Curve(title, readings)]),
         "table": Table(f"{title.capitalize()} over the steps", ("step", title, "standard error"), cells),
         "seconds": number(sum(s for s in spent if not isnan(s)), 3) if spent else "",
     }
+
+
+def _cell(value: float, digits: int) -> str:
+    return "-" if isnan(value) else number(value, digits)

@@ -57,9 +57,8 @@ def quantity_of(result: MinimumSharpness) -> str:
     return "Trace" if result.noise == "absolute" else f"Effect of noise {result.noise!r}"
 
 
-def with_error(value: float, error: float | None) -> str:
-    """A number, and its standard error where it has one."""
-    return f"{number(value)} ± {number(error, 2)}" if error else number(value)
+def _plus_minus(error: float | None) -> str:
+    return f"± {number(error, 2)}; " if error else ""
 
 
 def numbers(results: Sequence[MinimumSharpness], curvature: Curvature | None) -> Content:
@@ -67,11 +66,11 @@ def numbers(results: Sequence[MinimumSharpness], curvature: Curvature | None) ->
     first, best = results[0], best_of(results)
     what, error = quantity_of(first), _error_of(first, curvature)
     remark = f"of the {kind_of(first)}, as the network is: any rescaling changes it"
-    tiles = [Tile(what, with_error(first.trace, error), remark)]
+    tiles = [Tile(what, number(first.trace), _plus_minus(error) + remark)]
     for result in results:
         remark = f"{SCOPES[result.scope]}; {_gap(result)}"
-        value = with_error(result.value, result.standard_error)
-        tiles.append(Tile(f"Minimum sharpness, {result.scope}", value, remark))
+        name = f"Minimum sharpness, {result.scope}"
+        tiles.append(Tile(name, number(result.value), _plus_minus(result.standard_error) + remark))
     if best.value > 0 and math.isfinite(best.trace / best.value):
         ratio = f"{number(best.trace / best.value, 3)}{TIMES}"
         tiles.append(Tile("Flatter by", ratio, "the same outputs, other weights"))
@@ -79,7 +78,7 @@ def numbers(results: Sequence[MinimumSharpness], curvature: Curvature | None) ->
         "tiles": tiles,
         "loss": first.loss,
         "samples": f"{first.samples:,}",
-        "estimated": bool(error or any(result.standard_error for result in results)),
+        "estimated": bool(error) or any(result.standard_error for result in results),
         "inexact": sum(not exact for exact in first.exact.values()),
         "parameters": len(first.exact),
         "kind": kind_of(first),
@@ -87,10 +86,10 @@ def numbers(results: Sequence[MinimumSharpness], curvature: Curvature | None) ->
 
 
 def _error_of(result: MinimumSharpness, curvature: Curvature | None) -> float | None:
-    """The standard error of the trace, if that was measured."""
-    if curvature is None or result.noise != "absolute" or result.biases != "noisy":
+    """The standard error of the trace, if this curvature is what the minimum was made of."""
+    if curvature is None or curvature.kind != result.curvature or quantity_of(result) != "Trace":
         return None
-    return curvature.standard_error or None
+    return curvature.standard_error if math.isclose(curvature.total, result.trace, rel_tol=1e-9) else None
 
 
 def _gap(result: MinimumSharpness) -> str:
@@ -225,10 +224,15 @@ def _plot(plot: Scatter) -> Content:
 def certificates(results: Sequence[MinimumSharpness], checks: Mapping[str, Verification]) -> Content:
     """The bounds, and the claims that were measured afresh."""
     estimated = any(result.standard_error for result in results)
-    rows = tuple((f"scope {r.scope}", *_bounded(r, estimated), r.status) for r in results)
+    rows = tuple((f"scope {r.scope}", *_bounded(r, estimated)) for r in results)
     error = ("standard error",) if estimated else ()
-    bounds = Table("Minimum and lower bound", ("minimum", "value", *error, "lower bound", "status"), rows)
-    return {"bounds": bounds, "checks": checks}
+    bounds = Table("Minimum and lower bound", ("minimum", "value", *error, "lower bound"), rows)
+    told = tuple((f"scope {r.scope}", str(r.status)) for r in results)
+    return {
+        "bounds": bounds,
+        "statuses": Table("What was reached", ("minimum", "status"), told, text=2),
+        "checks": checks,
+    }
 
 
 def _bounded(result: MinimumSharpness, estimated: bool) -> tuple[str, ...]:
