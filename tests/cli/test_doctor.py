@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import minsharp as ms
 from minsharp.cli import doctor, selftest
 from minsharp.cli.main import run
 from minsharp.version import __version__
@@ -35,7 +36,7 @@ def test_as_json(capsys: Capture) -> None:
 
 
 def test_a_wrong_trace_is_found(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = selftest.hessian_trace
+    right = ms.hessian_trace
 
     def wrong(*arguments: Any) -> Any:
         return SimpleNamespace(total=1.000001 * right(*arguments).total)
