@@ -27,6 +27,10 @@ NoiseOption = Annotated[
 ]
 
 
+options.in_panel(options.MEASURED, ScopeOption, PowerOfTwo, NoiseOption)
+options.in_panel(options.RESULTS, Out)
+
+
 @command
 def flatten(
     model: options.Model,
