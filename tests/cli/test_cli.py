@@ -286,7 +286,7 @@ def test_flatten_writes_nothing_if_a_claim_fails(
     from minsharp.measures.verify import Check, Verification
 
     false = Verification((Check("the earth is flat", 1.0, 0.0),))
-    monkeypatch.setattr(flatten, "verify", lambda *_: false)
+    monkeypatch.setattr(flatten, "verify", lambda *_, **__: false)
     out = tmp_path / "flat.safetensors"
     assert run(["flatten", str(model), "--data", str(data), "--out", str(out)]) == 1
     text, err = capsys.readouterr()
