@@ -216,7 +216,7 @@ def test_a_sum_over_networks_is_of_none_of_them(tmp_path: Path) -> None:
     parts = [ms.hessian_trace(net, X, curvature="ggn") for net in nets]
     total = sum(parts)
     assert isinstance(total, ms.Trace)
-    assert total.samples == 3 * len(X) and total.graph is None
+    assert (total.samples, total.graph) == (3 * len(X), None)
     assert total.by_parameter == pytest.approx({n: sum(p.by_parameter[n] for p in parts) / 3 for n in total.exact})
     assert not any(total.exact[f"0.{name}"] for name in ("weight", "bias"))
     again = ms.load(parts[1].save(tmp_path / "part.json"))

@@ -144,14 +144,3 @@ def test_the_closed_form_balances() -> None:
     P, least = geometric_mean(S_out, S_in)
     assert np.allclose(P @ S_in @ P, S_out, rtol=1e-9, atol=1e-9 * np.abs(S_out).max())
     assert least == pytest.approx(least_trace(S_out, S_in), rel=1e-12)
-
-
-@pytest.mark.parametrize("size", [2, 3, 6])
-def test_matrices_of_one_column_have_a_mean_that_can_be_inverted(size: int) -> None:
-    generator = np.random.default_rng(0)
-    for _ in range(200):
-        a, b = generator.normal(size=(2, size, 1)) * 10 ** generator.uniform(-4, 4, size=(2, 1, 1))
-        P, attained = bounded_mean(a @ a.T, b @ b.T, 1e12)
-        assert np.linalg.cond(P) < 1.1e12 and attained == (size == 2)
-        reached = np.trace(np.linalg.solve(P, a @ a.T)) + np.trace(P @ b @ b.T)
-        assert reached == pytest.approx(least_trace(a @ a.T, b @ b.T), rel=0.1)

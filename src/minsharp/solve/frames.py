@@ -79,16 +79,13 @@ def geometric_mean(S_out: Array, S_in: Array) -> tuple[Array, float]:
     >>> P.round(12).tolist(), round(least, 12)
     ([[2.0, 0.0], [0.0, 0.5]], 8.0)
     """
-    (before, left), (root, vectors) = (_root_of(S) for S in (S_out, S_in))
-    turn, inner, _ = np.linalg.svd((vectors * root).T @ (left * before))  # of roots: squares would lose half the digits
+    values, vectors = np.linalg.eigh(S_in)
+    root = np.sqrt(values)
+    half = (vectors * root).T  # half^T half = S_in
+    inner, turn = np.linalg.eigh(half @ S_out @ half.T)
+    inner = np.sqrt(np.maximum(inner, 0.0))
     back = (vectors / root) @ turn  # P = back diag(inner) back^T
     return (back * inner) @ back.T, 2 * float(inner.sum())
-
-
-def _root_of(S: Array) -> tuple[Array, Array]:
-    """The roots of the eigenvalues of S, and the eigenvectors."""
-    values, vectors = np.linalg.eigh(S)
-    return np.sqrt(np.maximum(values, 0.0)), vectors
 
 
 def least_trace(S_out: Array, S_in: Array) -> float:
@@ -97,7 +94,7 @@ def least_trace(S_out: Array, S_in: Array) -> float:
     >>> least_trace(np.diag([4.0, 1.0]), np.diag([1.0, 0.0]))
     4.0
     """
-    roots = [vectors * root for root, vectors in map(_root_of, (S_out, S_in))]
+    roots = [(v * np.sqrt(np.maximum(w, 0.0))) for w, v in map(np.linalg.eigh, (S_out, S_in))]
     return 2 * float(np.linalg.svd(roots[0].T @ roots[1], compute_uv=False).sum())
 
 
