@@ -188,7 +188,8 @@ class Estimator:
             allowed = self._allowed(so_far.trace + (known + trace) * ahead, so_far.spread.total, ahead)
             if found is not None and found.spread.total <= _SLACK * allowed:
                 break
-            made = self._drawn(block, energies, _still_wanted(allowed, found))
+            seen = round(so_far.samples + ahead * len(energies))
+            made = self._drawn(block, energies, _still_wanted(allowed, found), seen)
             found = made if found is None or not made.units else found.joined(made)
         assert found is not None
         return found
@@ -210,10 +211,10 @@ class Estimator:
         self._traces += trace
         self._energy += max(energy, _TINY)
 
-    def _drawn(self, block: _Block, energies: Tensor, allowed: float) -> _Estimate:
-        """One estimate, planned to have no more than a given variance."""
+    def _drawn(self, block: _Block, energies: Tensor, allowed: float, samples: int) -> _Estimate:
+        """One estimate, planned to have no more than a given variance; there will be so many samples in all."""
         kappa = self._variance / max(self._units, _TINY)
-        drawn = plan(energies, self.engine.rank, max(allowed, _TINY) / max(kappa, _TINY), self.generator)
+        drawn = plan(energies, self.engine.rank, max(allowed, _TINY) / max(kappa, _TINY), self.generator, samples)
         made = self._sum_of_groups(block, energies, drawn)
         self._learn(made.spread.total, made.units, made.trace, float(energies.sum()))
         return made

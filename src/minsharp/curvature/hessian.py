@@ -154,7 +154,7 @@ def measured_over(
     first, stream = first_of(batches(data))
     network = read(model, first.inputs, outputs=chosen.outputs, class_axis=chosen.class_axis)
     shape = network.graph.values[network.graph.output].shape
-    loss = with_floor(on_axis(loss, shape, first.targets, network.class_axis), network, data)
+    loss, stream = with_floor(on_axis(loss, shape, first.targets, network.class_axis), network, data, stream)
     weights = network.digests()
     if chosen.of == "activations":
         network = activations(network)
