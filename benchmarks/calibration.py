@@ -36,9 +36,7 @@ HERE = Path(__file__).parent
 RESULTS, FIGURE = HERE / "calibration-results", HERE.parent / "docs" / "figures" / "calibration.svg"
 ESTIMATES, TOLERANCE, AT_ONCE = 300, 0.02, 20
 LEVELS = (1, 2)
-"""Standard errors, ..."""
-NORMAL = {level: 2 * NormalDist().cdf(level) - 1 for level in LEVELS}
-"""... and the share of normal errors that is smaller."""
+"""Standard errors."""
 
 Data = tuple[Tensor, Tensor]
 
@@ -53,6 +51,7 @@ class Entry:
     samples: int
     curvature: Literal["hessian", "ggn"] = "hessian"
     class_axis: int = 1
+    memory: int | None = None
 
 
 def mlp() -> nn.Module:
@@ -97,6 +96,7 @@ ENTRIES: Mapping[str, Entry] = {
     "CNN, trained": Entry(cnn, digits, 15, 500),
     "GPT": Entry(gpt, walks, 0, 48, "ggn", -1),
     "GPT, trained": Entry(gpt, walks, 40, 48, "ggn", -1),
+    "GPT, trained, blocks of 2": Entry(gpt, walks, 40, 48, "ggn", -1, memory=1),
     "GPT, trained, true Hessian": Entry(gpt, walks, 40, 48, "hessian", -1),
 }
 
@@ -147,7 +147,8 @@ def measured(name: str, estimates: int, folder: Path) -> dict[str, Any]:
     while len(found["estimates"]) < estimates:
         start = len(found["estimates"])
         for seed in range(start, min(start + AT_ONCE, estimates)):
-            made = ms.hessian_trace(network, data, curvature=entry.curvature, tolerance=TOLERANCE, seed=seed)
+            options: Any = {"tolerance": TOLERANCE, "seed": seed, "memory": entry.memory}
+            made = ms.hessian_trace(network, data, curvature=entry.curvature, **options)
             found["estimates"].append([float(f"{value:.9g}") for value in (made.total, made.standard_error)])
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(found) + "\n")
@@ -155,11 +156,24 @@ def measured(name: str, estimates: int, folder: Path) -> dict[str, Any]:
     return found
 
 
+def normal(level: float) -> float:
+    """The share of normal errors that are no larger than so many standard errors."""
+    return 2 * NormalDist().cdf(level) - 1
+
+
+def room(level: float, count: int) -> float:
+    """Two standard deviations of that share among so many."""
+    p = normal(level)
+    return 2 * sqrt(p * (1 - p) / count)
+
+
 @dataclass(frozen=True)
 class Score:
     """Errors in standard errors."""
 
     errors: Sequence[float]
+    bias: float
+    """The mean error, in standard errors of that mean."""
     relative: float
     """The mean standard error, relative to the trace."""
 
@@ -167,32 +181,24 @@ class Score:
         """The share of estimates that are no further off than so many standard errors."""
         return fmean(abs(z) <= level for z in self.errors)
 
-    def allowed(self, level: int) -> float:
-        """Two standard deviations of that share, were the errors normal."""
-        p = NORMAL[level]
-        return 2 * sqrt(p * (1 - p) / len(self.errors))
-
-    @property
-    def bias(self) -> float:
-        """Of the mean, in standard errors of the mean."""
-        return fmean(self.errors) * sqrt(len(self.errors)) / stdev(self.errors)
-
     @property
     def sound(self) -> bool:
         """Whether everything is where chance alone would have it, nineteen times of twenty each."""
-        return abs(self.bias) <= 2 and all(abs(self.inside(k) - NORMAL[k]) <= self.allowed(k) for k in LEVELS)
+        return abs(self.bias) <= 2 and all(abs(self.inside(k) - normal(k)) <= room(k, len(self.errors)) for k in LEVELS)
 
 
 def score(found: Mapping[str, Any]) -> Score:
     """What the estimates of a network say of their errors."""
-    pairs = [(total - found["exact"], error) for total, error in found["estimates"]]
-    return Score([off / error for off, error in pairs], fmean(error for _, error in pairs) / abs(found["exact"]))
+    off = [total - found["exact"] for total, _ in found["estimates"]]
+    errors = [error for _, error in found["estimates"]]
+    bias = fmean(off) * sqrt(len(off)) / stdev(off)
+    return Score([o / e for o, e in zip(off, errors, strict=True)], bias, fmean(errors) / abs(found["exact"]))
 
 
 def table(scores: Mapping[str, Score]) -> Table:
     """A line for each network."""
     count = len(next(iter(scores.values())).errors)
-    limits = [f"{percent(NORMAL[k], 1)} ± {percent(Score([0.0] * count, 0).allowed(k), 1)}" for k in LEVELS]
+    limits = [f"{percent(normal(k), 1)} ± {percent(room(k, count), 1)}" for k in LEVELS]
     note = (
         f"{count} estimates each, tolerance={TOLERANCE:g}. Normal errors would be within one standard error in "
         f"{limits[0]} of the cases, within two in {limits[1]} (two standard deviations of {count} draws). Bias: the mean "
@@ -227,9 +233,7 @@ def draw(scores: Mapping[str, Score], path: Path) -> None:
         panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
         for panel, (name, found) in zip(panels, scores.items(), strict=False):
             count = len(found.errors)
-            normal = [2 * NormalDist().cdf(k) - 1 for k in levels]
-            room = [2 * sqrt(p * (1 - p) / count) for p in normal]
-            lower, upper = ([p + side * r for p, r in zip(normal, room, strict=True)] for side in (-1, 1))
+            lower, upper = ([normal(k) + side * room(k, count) for k in levels] for side in (-1, 1))
             panel.fill_between(levels, lower, upper, color=GREY, alpha=0.25, linewidth=0)
             panel.plot(levels, [found.inside(k) for k in levels], color=BLUE)
             for k in LEVELS:
