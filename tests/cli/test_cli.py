@@ -339,7 +339,7 @@ def test_wrong_use(model: Path, data: Path, tmp_path: Path, capsys: Capture) -> 
     refused(
         capsys, ["measure", model, "--data", "cifar"], "expected digits, mnist, fashion-mnist, cifar-10, or an .npz"
     )
-    refused(capsys, ["measure", model, "--data", "cifar10"], "Did you mean cifar-10?")
+    refused(capsys, ["measure", model, "--data", "cifar10"], r"Did you mean cifar-10\?")
     refused(capsys, ["measure", "nonsense", "--data", data], "expected a .pt2 file")
     refused(capsys, ["measure", "./src/nets.py:Net", "--data", data], "as it is imported, src.nets:Net")
     refused(capsys, ["measure", f"{__name__}:factori", "--data", data], "; it has 'factory'")
@@ -348,7 +348,7 @@ def test_wrong_use(model: Path, data: Path, tmp_path: Path, capsys: Capture) -> 
     refused(capsys, ["measure", f"{__name__}:nothing", "--data", data], "has no 'nothing'")
     refused(capsys, ["measure", f"{__name__}:not_a_model", "--data", data], "returns a int")
     refused(capsys, ["measure", f"{__name__}:raises", "--data", data], "RuntimeError: out of order")
-    refused(capsys, ["measure", model], "Missing option '--data'. (minsharp measure --help tells what there is)")
+    refused(capsys, ["measure", model], r"Missing option '--data'. \(minsharp measure --help tells what there is\)")
     refused(capsys, ["measure", model, "--data", data, "--scope", "x"], "'--scope': 'x' is not one of 'layer'")
     more = ["--rescalings", "0", "--measure", "sharpness"]
     refused(

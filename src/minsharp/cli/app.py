@@ -1,5 +1,6 @@
 """The commands, put together."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -50,7 +51,7 @@ def root(
 
 
 FIRST, NETWORKS, EXPERIMENTS = "First steps", "Networks of your own", "The paper's experiments"
-PANELS = {
+PANELS: dict[Callable[..., None], str] = {
     demo: FIRST,
     doctor: FIRST,
     bench: FIRST,
