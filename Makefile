@@ -43,7 +43,7 @@ lint-spelling: $(VENV)/ready
 	$(VENV)/bin/codespell
 
 docs: $(VENV)/ready
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	$(VENV)/bin/zensical build --strict --clean
 
 bench: $(BENCH_VENV)/ready
 	$(BENCH_VENV)/bin/python -m benchmarks.run
@@ -72,4 +72,4 @@ $(INTEGRATIONS_VENV)/ready: pyproject.toml constraints.txt $(INTEGRATIONS)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) $(INTEGRATIONS_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis site
+	rm -rf $(VENV) $(BENCH_VENV) $(INTEGRATIONS_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache site
