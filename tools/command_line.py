@@ -67,7 +67,8 @@ def _help(text: str) -> Iterator[str]:
     """Paragraphs; examples, which are indented, as code."""
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text.replace("\b", ""))):
         if paragraph.startswith("    "):
-            yield "```\n" + inspect.cleandoc(paragraph).replace("\n", " \\\n    ") + "\n```"
+            lines = re.sub(r"\n(?!minsharp )", r" \\\n    ", inspect.cleandoc(paragraph).strip())
+            yield f"```\n{lines}\n```"
         else:
             yield _escaped(" ".join(paragraph.split()))
 
