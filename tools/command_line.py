@@ -60,7 +60,7 @@ def _section(name: str, command: Any) -> Iterator[str]:
     yield f"`{' '.join((name, *map(_argument, arguments)))}{' [OPTIONS]' if len(arguments) < len(shown) else ''}`"
     rows = [_row(p) for p in shown]
     if rows:
-        yield markdown_table(("", "default", "what it is"), rows, text=3)
+        yield markdown_table(("argument or option", "default", "what it is"), rows, text=3)
 
 
 def _help(text: str) -> Iterator[str]:
