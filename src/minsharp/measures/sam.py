@@ -115,6 +115,7 @@ class Ball:
         self.rho, self.steps, self.samples, self.seed = rho, steps, samples, seed
 
     def point(self, u: Tensor) -> Tensor:
+        """Where u leads: t + unit * u."""
         return self.objective.vector + self.unit * u
 
     def worst(self, measure: str) -> Score:

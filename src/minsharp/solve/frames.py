@@ -80,12 +80,17 @@ def geometric_mean(S_out: Array, S_in: Array) -> tuple[Array, float]:
     ([[2.0, 0.0], [0.0, 0.5]], 8.0)
     """
     values, vectors = np.linalg.eigh(S_in)
-    root = np.sqrt(values)
+    root = _roots(values)
     half = (vectors * root).T  # half^T half = S_in
     inner, turn = np.linalg.eigh(half @ S_out @ half.T)
     inner = np.sqrt(np.maximum(inner, 0.0))
     back = (vectors / root) @ turn  # P = back diag(inner) back^T
     return (back * inner) @ back.T, 2 * float(inner.sum())
+
+
+def _roots(values: Array) -> Array:
+    """Roots of the eigenvalues of a positive definite matrix, of which the least may be lost in rounding."""
+    return np.asarray(np.sqrt(np.maximum(values, np.finfo(values.dtype).eps * values.max(initial=1e-300))))
 
 
 def least_trace(S_out: Array, S_in: Array) -> float:
@@ -127,7 +132,7 @@ class _Balanced:
         self.terms = terms
         self.log_value = float(np.log(least) + (top_out + top_in) / 2)
         values, vectors = np.linalg.eigh(P)
-        root = np.sqrt(values)
+        root = _roots(values)
         up, down = (vectors * root) @ vectors.T, (vectors / root) @ vectors.T
         sides = np.where(terms.inverse[:, None, None], up, down)
         self.matrices = (
