@@ -65,13 +65,21 @@ def test_dimension_of_attention_is_the_squares_of_its_heads_and_what_layers_add(
     assert found.dimension == 2 * HEADS * size**2 + norm
 
 
-def test_rotary_and_norms_leave_queries_and_keys_without_frames_and_say_why() -> None:
-    for name, word in (("rotary", "mul"), ("QK-norm", "norm")):
-        model, inputs = network(name)
-        found = full(model, inputs)
-        assert all("q.weight" not in frame.parameters for frame in found.frames)
-        assert word in found.unframed["q.weight"]
-        assert ("q.bias" in found.pinned) == (name == "QK-norm")
+def test_rotary_embeddings_leave_a_factor_for_each_pair_of_queries_and_keys() -> None:
+    model, inputs = network("rotary")
+    pairs = [frame for frame in full(model, inputs).frames if frame.size == 1]
+    assert all(frame.parameters == ("q.weight", "q.bias", "k.weight", "k.bias") for frame in pairs)
+    rows = sorted(tuple(m.rows.flatten().tolist()) for frame in pairs for m in frame.members if m.parameter == "q.weight")
+    half = WIDTH // HEADS // 2
+    assert rows == [(r, r + half) for head in range(HEADS) for r in (2 * half * head, 2 * half * head + 1)]
+
+
+def test_norms_leave_queries_and_keys_without_frames_and_say_why() -> None:
+    model, inputs = network("QK-norm")
+    found = full(model, inputs)
+    assert all("q.weight" not in frame.parameters for frame in found.frames)
+    assert "norm" in found.unframed["q.weight"]
+    assert "q.bias" in found.pinned
 
 
 def test_grouped_queries_share_the_matrix_of_their_key_head() -> None:
