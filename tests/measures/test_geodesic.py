@@ -136,3 +136,17 @@ def test_normalized_logits_against_a_network_that_normalizes() -> None:
         found = normalized_logits_sharpness(model, data, **options)
         assert found.value == pytest.approx(expected.value, rel=1e-9)
         assert found.details == expected.details
+
+
+def test_a_ball_in_the_fisher_matrix_says_nothing_of_the_weights() -> None:
+    """With more weights than outputs of samples, g^T F^+ g is r^T H^+ r of the outputs alone: docs/transformers.md."""
+    model, (x, y) = small()
+    x, y = x[:3], y[:3]
+    dense = Dense(model, (x, y))
+    J = torch.func.jacrev(lambda t: dense.outputs(t))(dense.t).detach()  # (n, K, weights)
+    p = dense.outputs(dense.t).detach().softmax(1)
+    r, H = p - nn.functional.one_hot(y, p.shape[1]), torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
+    F = torch.einsum("nka,nkl,nlb->ab", J, H, J) / 3
+    g = dense.gradient
+    expected = sum(float(r[i] @ torch.linalg.pinv(H[i]) @ r[i]) for i in range(3)) / 3
+    assert float(g @ torch.linalg.pinv(F, rtol=1e-10) @ g) == pytest.approx(expected, rel=1e-6)

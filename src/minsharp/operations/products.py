@@ -18,7 +18,6 @@ from torch import Tensor
 from ..graph.records import Graph, Operation, Samples
 from ..rules.contraction import Contraction, Outer, Use
 from ..rules.pullback import Cotangents, Pull, by_autograd, wide
-from ..rules.row import Row
 
 Shapes = Sequence[Sequence[int]]
 

@@ -82,8 +82,9 @@ def geometric_mean(S_out: Array, S_in: Array) -> tuple[Array, float]:
     values, vectors = np.linalg.eigh(S_in)
     root = _roots(values)
     half = (vectors * root).T  # half^T half = S_in
-    inner, turn = np.linalg.eigh(half @ S_out @ half.T)
-    inner = np.sqrt(np.maximum(inner, 0.0))
+    others, across = np.linalg.eigh(S_out)
+    turn, inner, _ = np.linalg.svd(half @ (across * _roots(others)))
+    inner = np.maximum(inner, np.finfo(inner.dtype).eps * inner.max(initial=1e-300))
     back = (vectors / root) @ turn  # P = back diag(inner) back^T
     return (back * inner) @ back.T, 2 * float(inner.sum())
 
@@ -231,8 +232,12 @@ def minimise_with_frames(log_c: Array, A: Array, frames: Sequence[Terms], condit
     cores = [_kept(terms, gone) for terms, gone in zip(frames, by_frame, strict=True)]
     kept = np.isfinite(log_c) & ~plain
     inner = [Terms(t.matrices, t.rows @ basis, t.inverse) for t in cores if t is not None]
-    problem = _Problem(log_c[kept], A[kept] @ basis, inner)
-    if kept.any() or inner:
+    rigid = [len(t.rows) == 2 for t in inner]
+    log_rigid, of_rigid = _exponentials([t for t, one in zip(inner, rigid, strict=True) if one], basis.shape[1])
+    left = [t for t, one in zip(inner, rigid, strict=True) if not one]
+    rows = np.concatenate([A[kept] @ basis, of_rigid])
+    problem = _Problem(np.concatenate([log_c[kept], log_rigid]), rows, left)
+    if len(problem.log_c) or left:
         y, place = problem.solve(basis.T @ start)
         z, values = basis @ y, (place.value, min(place.bound, place.value))
     else:
@@ -240,6 +245,18 @@ def minimise_with_frames(log_c: Array, A: Array, frames: Sequence[Terms], condit
     z = z + direction[:unknowns]
     found = [bounded_mean(*terms.sums(-2 * (terms.rows @ z)), condition) for terms in frames]
     return FramesSolution(z, [P for P, _ in found], *values, plain, [not good for _, good in found])
+
+
+def _exponentials(frames: Sequence[Terms], unknowns: int) -> tuple[Array, Array]:
+    """Frames with one matrix on each side: their minima 2 tr (S_in S_out)^1/2 are exponentials of z themselves, those
+    with the same row in one."""
+    found: dict[bytes, tuple[list[float], Array]] = {}
+    for terms in frames:
+        row = terms.rows.mean(0)
+        least = geometric_mean(*terms.sums(np.zeros(2)))[1]
+        found.setdefault(row.tobytes(), ([], row))[0].append(least)
+    logs = np.log([sum(values) for values, _ in found.values()])
+    return logs, np.array([row for _, row in found.values()]).reshape(len(found), unknowns)
 
 
 def _as_scalars(log_c: Array, A: Array, frames: Sequence[Terms]) -> tuple[Array, Array, Array, Array]:
