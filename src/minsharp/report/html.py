@@ -112,7 +112,8 @@ def _story(results: Sequence[MinimumSharpness]) -> str:
     if not best.trace or best.value >= best.trace * (1 - 1e-9):
         return f"The trace of the {kind} is {number(best.trace)}, and no rescaling of this network lowers it."
     ratio = f"{number(best.trace / best.value, 3)} times" if best.value else "arbitrarily"
+    group = "no rescaling or change of basis goes lower" if best.scope == "full" else "no rescaling goes lower"
     return (
         f"The trace of the {kind} is {number(best.trace)}. The same function can be written with a trace of "
-        f"{number(best.value)}: {ratio} flatter, and no rescaling goes lower."
+        f"{number(best.value)}: {ratio} flatter, and {group}."
     )
