@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import lightning.pytorch as pl
 import pytest
 import torch
 from torch import nn
@@ -9,7 +10,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import minsharp as ms
 
-pl = pytest.importorskip("lightning.pytorch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 X, Y = torch.randn(24, 4, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3

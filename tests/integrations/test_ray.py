@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 import minsharp as ms
 from minsharp.cli.main import run as cli
 from minsharp.experiments import Plan, run
 from tests.integrations.sweep import SWEEP, plan
 
-ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 

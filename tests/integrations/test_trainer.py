@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import minsharp as ms
+import transformers
 
-transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 

@@ -62,6 +62,41 @@ def test_as_one_process(size: int) -> None:
     assert found[0][:5] == found[1][:5] == found[-1][:5], "bit by bit the same on each"
 
 
+def _margins(rank: int, size: int) -> Any:
+    """Floors are those of all the data, whoever has it; uneven parts, and one that is empty."""
+    group, cuts = _world(), [0, 4, 11, 11]
+    parts = X[cuts[rank] : cuts[rank + 1]]
+    trace = ms.hessian_trace(_model(), shard(X), curvature="margin", process_group=group)
+    grams = ms.hessian_grams(_model(), parts, curvature="margin", process_group=group)
+    diagonal = ms.hessian_diagonal(_model(), parts, ms.losses.Margin(), curvature="margin", process_group=group)
+    return trace, grams.trace, diagonal.trace
+
+
+def test_margins_have_one_floor() -> None:
+    whole = ms.hessian_trace(_model(), X, curvature="margin")
+    for rank in on_ranks(_margins, 3):
+        assert not isinstance(rank, str), rank
+        for trace in rank:
+            assert (trace.samples, trace.loss) == (11, whole.loss)
+            assert trace.by_parameter == pytest.approx(whole.by_parameter, rel=1e-12)
+
+
+def _margins_and_one_fails(rank: int, size: int) -> Any:
+    data = {0: X, 1: X[:, :3], 2: X[:0]}[rank]
+    return ms.hessian_trace(_model(), data, curvature="margin", process_group=_world())
+
+
+def _no_margins(rank: int, size: int) -> Any:
+    return ms.hessian_trace(_model(), X[:0], curvature="margin", process_group=_world())
+
+
+def test_margins_that_cannot_be_measured() -> None:
+    for said in on_ranks(_margins_and_one_fails, 3):
+        assert said.startswith("RankError: rank 1 of 3 failed: InputError: ")
+    for said in on_ranks(_no_margins, 2):
+        assert said.startswith("EmptyDataError: the data is empty")
+
+
 def _raises(rank: int, size: int) -> Any:
     data = [(X[:4],), (X[:2, :3] if rank == 1 else X[4:],)]
     return ms.hessian_trace(_model(), data, process_group=_world())

@@ -20,13 +20,12 @@ from ..network.network import Network
 from ..network.symmetry import FullSymmetries, tried_group
 from ..results.curvature import MatrixName
 from ..results.gram import Grams
-from ..results.reduce import together
 from ..rules.contraction import Outer, Use, square_sum, widest
 from ..rules.pullback import wide
 from ..subject.batches import Data
 from ..subject.model import Pattern
 from ..subject.outputs import Pick
-from .hessian import Choice, measured_over
+from .hessian import Choice, measured_together
 from .quantities import Measured, Place, Quantity
 
 
@@ -219,4 +218,4 @@ def hessian_grams(
     [torch.Size([3, 3])]
     """
     chosen = Choice(parameters, curvature, "parameters", outputs, class_axis, tolerance, seed, memory, progress)
-    return together(lambda: measured_over(GramSum(), model, data, loss, chosen), process_group, model, data)
+    return measured_together(GramSum(), model, data, loss, chosen, process_group)

@@ -151,5 +151,6 @@ def chosen(names: Sequence[str] | None) -> list[Measure]:
         names = [names]
     unknown = [name for name in names if name not in MEASURES]
     if unknown or not names:
-        raise InputError(f"measures={list(names)!r}: unknown {unknown}. Known are {', '.join(map(repr, MEASURES))}")
+        trouble = f"unknown {unknown}" if unknown else "there is nothing to measure"
+        raise InputError(f"measures={list(names)!r}: {trouble}. Known are {', '.join(map(repr, MEASURES))}")
     return [MEASURES[name] for name in dict.fromkeys(names)]

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from ..curvature.hessian import hessian_diagonal, hessian_trace
-from ..errors import InputError
+from ..errors import InputError, UndefinedError
 from ..frozen import Frozen
 from ..losses import Criterion
 from ..network.network import Network
@@ -215,7 +215,7 @@ def _jacobian(data: Data | Curvature | Grams) -> Data | Curvature | Grams:
 def _energy(energy: float) -> float:
     """E||c||^2, which the measures divide by."""
     if not energy > 0:
-        raise InputError("the centred outputs are zero on this data: nothing to be relative to")
+        raise UndefinedError("the centred outputs are zero on this data: nothing to be relative to")
     return energy
 
 

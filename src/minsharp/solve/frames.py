@@ -83,7 +83,7 @@ def geometric_mean(S_out: Array, S_in: Array) -> tuple[Array, float]:
     root = _roots(values)
     half = (vectors * root).T  # half^T half = S_in
     others, across = np.linalg.eigh(S_out)
-    turn, inner, _ = np.linalg.svd(half @ (across * _roots(others)))
+    turn, inner, _ = np.linalg.svd(half @ (across * _roots(others)))  # small values to rounding of the largest
     inner = np.maximum(inner, np.finfo(inner.dtype).eps * inner.max(initial=1e-300))
     back = (vectors / root) @ turn  # P = back diag(inner) back^T
     return (back * inner) @ back.T, 2 * float(inner.sum())
