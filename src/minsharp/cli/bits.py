@@ -48,12 +48,15 @@ def bits(
     outputs: options.Outputs = None,
     class_axis: options.ClassAxis = None,
     images: options.Images = None,
+    fold: options.Fold = False,
     choices: Choices = "2,3,4,8",
     budget: Budget = None,
     size: Size = None,
     noise: RoundingOption = options.Rounding.MAX,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
+    tolerance: options.Tolerance = 0.0,
+    seed: options.Seed = 0,
     parameters: options.Parameters = None,
     samples: options.Samples = None,
     batch_size: options.BatchSize = None,
@@ -73,9 +76,9 @@ def bits(
     if plot is not None:
         check_writable(plot, (".svg", ".png"))
     numbers = _numbers(choices)
-    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
+    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis, fold)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
-    task = prepare(choice, source, loss, curvature, parameters)
+    task = prepare(choice, source, loss, curvature, parameters, tolerance=tolerance, seed=seed)
     diagonal = hessian_diagonal(task.network, task.data.batches, task.loss, **task.options)
     given: Any = {"size": size} if size is not None and budget is None else {"budget": budget, "size": size}
     if budget is None and size is None:

@@ -36,6 +36,7 @@ class ModelChoice:
     weights_key: str | None = None
     outputs: str | None = None
     class_axis: int | None = None
+    fold: bool = False
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -55,11 +56,25 @@ class ModelChoice:
             "weights_key": self.weights_key,
             "outputs": self.outputs,
             "class_axis": self.class_axis,
+            **({"fold_batchnorm": True} if self.fold else {}),
         }
 
 
 def load_model(choice: ModelChoice) -> nn.Module:
-    """A model from a `.pt2` file or from ``package.module:factory``, with weights from a file if one is given."""
+    """A model from a `.pt2` file or from ``package.module:factory``, with weights from a file if one is given.
+
+    Its BatchNorms are folded if that is asked for.
+    """
+    module = _loaded(choice)
+    if not choice.fold:
+        return module
+    from ..network.fold import fold_batchnorm
+
+    return fold_batchnorm(module.eval())
+
+
+def _loaded(choice: ModelChoice) -> nn.Module:
+    """The model as it comes."""
     arguments = arguments_of(choice.arguments)
     if choice.name.lower().endswith(".pt2"):
         path = Path(choice.name)

@@ -33,6 +33,14 @@ NoiseOption = Annotated[
         "--noise", help="The noise to bear: of one size, or growing with a tensor's (or channel's) weights: quantizers."
     ),
 ]
+BiasesOption = Annotated[
+    options.Biases | None,
+    typer.Option(
+        "--biases",
+        help="Whether the hardware keeps biases exact. (default: exact under noise that grows with the largest weight)",
+        show_default=False,
+    ),
+]
 
 
 @command
@@ -46,9 +54,11 @@ def flatten(
     outputs: options.Outputs = None,
     class_axis: options.ClassAxis = None,
     images: options.Images = None,
+    fold: options.Fold = False,
     scope: ScopeOption = options.Scope.NEURON,
     power_of_two: PowerOfTwo = False,
     noise: NoiseOption = options.Noise.ABSOLUTE,
+    biases: BiasesOption = None,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
     tolerance: options.Tolerance = 0.0,
@@ -70,16 +80,16 @@ def flatten(
         minsharp flatten model.pt2 --data digits --out flat.safetensors --noise max-per-channel
     """
     check_writable(out, (".safetensors",))
-    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
+    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis, fold)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
     task = prepare(choice, source, loss, curvature, parameters, tolerance=tolerance, seed=seed)
-    result = _minimum(task, scope, power_of_two, noise)
+    result = _minimum(task, scope, power_of_two, noise, biases)
     flat = rescale(task.network, result.scales, exact=power_of_two)
     verification = verify(task.network, task.data.batches, result, task.loss)
     if verification.holds:
         save_weights(flat, out)
     if as_json:
-        told = {"power_of_two": power_of_two, "noise": str(noise)}
+        told = {"power_of_two": power_of_two, "noise": str(noise), "biases": result.biases}
         document = {**task.settings, **told, "out": str(out) if verification.holds else None}
         print_json({**document, "minimum_sharpness": summary(result), "verification": verification.to_dict()})
     else:
@@ -89,8 +99,11 @@ def flatten(
     note(f"wrote {out}")
 
 
-def _minimum(task: Task, scope: options.Scope, power_of_two: bool, noise: options.Noise) -> MinimumSharpness:
+def _minimum(
+    task: Task, scope: options.Scope, power_of_two: bool, noise: options.Noise, biases: options.Biases | None
+) -> MinimumSharpness:
     chosen: Any = {"scope": str(scope), "noise": str(noise), "power_of_two": power_of_two}
+    chosen["biases"] = None if biases is None else str(biases)
     return minimum_sharpness(task.network, task.data.batches, task.loss, **chosen, **task.options)
 
 

@@ -1,0 +1,139 @@
+"""Equivalent networks, their weights rounded to nearest: which images of the test set stay right."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from benchmarks.report import Table
+from minsharp.measures.noise import Noise
+
+from .bench import VARIANTS, Bench, error_of, packed, right, rounded, shown, unpacked
+
+BITS = (8, 6, 5, 4, 3)
+NOISES: tuple[Noise, ...] = ("max", "max-per-channel")
+NETWORKS = ("resnet20", "resnet56", "depthwise")
+MATCHED = ("matched, Hessian", "matched, margin")
+RIVALS = tuple(v for v in VARIANTS if v not in MATCHED)
+SCALE: dict[Noise, str] = {"max": "one scale per tensor", "max-per-channel": "one scale per channel"}
+WANTED = (("max", 4, 1.5), ("max", 3, 10.0))  # points above the original, ResNet-20
+ENOUGH = 8  # cells of ten
+
+Cells = Mapping[tuple[Noise, str, int], Any]  # noise, variant, bits -> one for each image that is right: (n,)
+
+
+def measured(bench: Bench, name: str) -> Cells:
+    """All cells of a network."""
+    found = {}
+    for noise in NOISES:
+        for variant in VARIANTS:
+
+            def work(noise: Noise = noise, variant: str = variant) -> Any:
+                model, data = bench.variant(name, variant, noise), bench.test(name)
+                return {b: packed(right(model, data, rounded(model, b, noise))) for b in BITS}
+
+            texts = bench.cell(f"rounding/{bench.samples}/{name}-{noise}-{variant}", work)
+            found |= {(noise, variant, b): unpacked(texts[str(b)], bench.samples) for b in BITS}
+    return found
+
+
+def best(cells: Cells, noise: Noise, bits: int) -> float:
+    """The largest accuracy of any variant."""
+    return max(float(cells[noise, v, bits].mean()) for v in VARIANTS)
+
+
+def near(cells: Cells, variant: str, noise: Noise, bits: int) -> bool:
+    """Whether a variant is the best, or within one standard error of the best."""
+    top, which = best(cells, noise, bits), cells[noise, variant, bits]
+    return float(which.mean()) >= top - error_of(top, len(which))
+
+
+def difference(a: Any, b: Any) -> tuple[float, float]:
+    """How many points more images are right, and the standard error of that, image by image."""
+    d = a - b
+    return 100 * float(d.mean()), 100 * float(d.std(ddof=1)) / len(d) ** 0.5
+
+
+def signed(pair: tuple[float, float]) -> str:
+    return f"{pair[0]:+.2f} ± {pair[1]:.2f}"
+
+
+def accuracy_table(name: str, noise: Noise, cells: Cells) -> Table:
+    """Every variant, and the paired differences that matter."""
+    samples = len(cells[noise, "original", BITS[0]])
+    rows = [
+        (
+            v,
+            *(
+                shown(float(cells[noise, v, b].mean()), samples) + ("*" if near(cells, v, noise, b) else "")
+                for b in BITS
+            ),
+        )
+        for v in VARIANTS
+    ]
+    for variant in MATCHED:
+        pairs = [difference(cells[noise, variant, b], cells[noise, "original", b]) for b in BITS]
+        rows.append((f"{variant} − original", *map(signed, pairs)))
+    return Table(
+        f"{name}, {SCALE[noise]}",
+        f"Accuracy in percent of {samples:,} test images, the weights rounded to nearest. A star: the best, or within "
+        "one standard error of it. Differences are paired, image by image.",
+        ("", *(f"{b} bits" for b in BITS)),
+        rows,
+    )
+
+
+def verdict_table(found: Mapping[str, Cells]) -> Table:
+    """In how many cells each variant is near the best; where the matched ones are not."""
+    rows = []
+    for v in VARIANTS:
+        counts = [sum(near(cells, v, k, b) for k in NOISES for b in BITS) for cells in found.values()]
+        means = [
+            f"{100 * np.mean([best(cells, k, b) - cells[k, v, b].mean() for k in NOISES for b in BITS]):.2f}"
+            for cells in found.values()
+        ]
+        rows.append((v, *(f"{c} ({m})" for c, m in zip(counts, means, strict=True))))
+    either = [sum(any(near(cells, v, k, b) for v in MATCHED) for k in NOISES for b in BITS) for cells in found.values()]
+    rows.append(("matched, either", *map(str, either)))
+    note = (
+        "Of the ten cells of each network (five numbers of bits, two kinds of scale): in how many a variant is the best "
+        "or within one standard error of the best, and in brackets how many points it stays below the best on average."
+    )
+    return Table("Which equivalent network", "\n\n".join([note, *verdicts(found)]), ("", *found), rows)
+
+
+def verdicts(found: Mapping[str, Cells]) -> Iterator[str]:
+    """What was wanted, and where the matched objective loses."""
+    for name, cells in found.items():
+        for variant in MATCHED:
+            yield f"**{name}, {variant}.** {_losses(cells, variant)}"
+    for noise, bits, points in WANTED:
+        cells = found["resnet20"]
+        gains = [difference(cells[noise, v, bits], cells[noise, "original", bits]) for v in MATCHED]  # type: ignore[index]
+        text = ", ".join(f"{signed(g)} ({v})" for g, v in zip(gains, MATCHED, strict=True))
+        met = "met" if gains[0][0] >= points else "not met"
+        yield f"Wanted of ResNet-20 with {bits} bits per tensor: +{points} points. Measured: {text}: {met}."
+
+
+def _losses(cells: Cells, variant: str) -> str:
+    """Where a variant is more than a standard error below the best of the rivals, and by how much."""
+    lost = []
+    for noise in NOISES:
+        for b in BITS:
+            if near(cells, variant, noise, b):
+                continue
+            top = max(VARIANTS, key=lambda v: cells[noise, v, b].mean())
+            gap = difference(cells[noise, variant, b], cells[noise, top, b])
+            lost.append(f"{signed(gap)} against {top} at {b} bits, {SCALE[noise].removeprefix('one scale ')}")
+    near_best = len(NOISES) * len(BITS) - len(lost)
+    met = "what was wanted" if near_best >= ENOUGH else f"{ENOUGH} were wanted"
+    return f"Near the best in {near_best} of 10 cells ({met}). It loses: {'; '.join(lost) or 'nowhere'}."
+
+
+def tables(bench: Bench) -> Iterator[Table]:
+    """The verdict, then network by network."""
+    found = {name: measured(bench, name) for name in NETWORKS}
+    yield verdict_table(found)
+    for name, cells in found.items():
+        for noise in NOISES:
+            yield accuracy_table(name, noise, cells)
