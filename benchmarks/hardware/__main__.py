@@ -22,7 +22,7 @@ from rich.console import Console
 from benchmarks.report import Table
 from minsharp.files import write_text
 
-from . import assignments, certificates, predictions, pruning, rounding
+from . import assignments, certificates, predictions, pruning, rounding, summary
 from .bench import Bench, LaterError
 
 PAGE = Path("docs/hardware-results.md")
@@ -62,6 +62,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, default=Path("results/hardware"), help="where curvature is kept")
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--samples", type=int, default=10_000, help="the first images of the test set")
+    parser.add_argument("--samples-resnet56", type=int, default=2000, help="likewise, of the one that takes longest")
+    parser.add_argument("--networks", nargs="+", default=list(rounding.NETWORKS), choices=rounding.NETWORKS)
     parser.add_argument("--calibration", type=int, default=1000, help="training images that curvature is measured on")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no new cell after that")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="the page needs all")
@@ -85,7 +87,8 @@ def main() -> int:
         predictions.draw(bench, given.page.parent)
         text = "\n\n".join([INTRODUCTION, *(table.markdown() for table in found)])
         write_text(given.page, text + "\n")
-        console.print(f"Written to {given.page}.")
+        summary.write(bench, given.page.with_name("hardware.md"))
+        console.print(f"Written to {given.page}, its summary to {given.page.with_name('hardware.md')}.")
     return 0
 
 

@@ -194,17 +194,23 @@ BUDGETS = (3, 4, 5)
 LEAST = (2, 3)
 
 
+def allocation_key(bench: Bench) -> str:
+    """Where it is kept."""
+    return f"allocations/{bench.samples(NAME)}/{NAME}"
+
+
 def allocation_table(bench: Bench) -> Table:
     """Accuracy of allocated and uniform bits."""
-    found = bench.cell(f"allocations/{bench.samples}/{NAME}", lambda: allocations(bench))
+    samples = bench.samples(NAME)
+    found = bench.cell(allocation_key(bench), lambda: allocations(bench))
     columns = ("uniform", *map(str, LEAST))
     rows = [
-        (each["network"], str(each["budget"]), *(shown(each[c], bench.samples) if c in each else "-" for c in columns))
+        (each["network"], str(each["budget"]), *(shown(each[c], samples) if c in each else "-" for c in columns))
         for each in found
     ]
     return Table(
         "Allocated bits",
-        f"ResNet-20, one scale per tensor, {bench.samples} test images: accuracy in percent with the same bits for all, "
+        f"ResNet-20, one scale per tensor, {samples:,} test images: accuracy in percent with the same bits for all, "
         "and with bits that `allocate_bits` chose for the same mean, from 2 or from 3 bits up to 8.",
         ("network", "mean bits", "uniform", *(f"from {b} bits" for b in LEAST)),
         rows,

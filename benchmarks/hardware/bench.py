@@ -37,7 +37,6 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.samples: int = options.samples
         self.end = monotonic() + 60 * options.minutes
         self._held: dict[Any, Any] = {}
 
@@ -45,6 +44,10 @@ class Bench:
         if key not in self._held:
             self._held[key] = make()
         return self._held[key]
+
+    def samples(self, name: str) -> int:
+        """How many images of the test set are taken for a network."""
+        return int(self.options.samples_resnet56 if name == "resnet56" else self.options.samples)
 
     def _file(self, name: str) -> Path:
         path: Path | None = getattr(self.options, name)
@@ -61,7 +64,8 @@ class Bench:
         """The images that a network is tested on."""
         if name in DIGITS:
             return self._digits(name)[1]
-        return self._once("test", lambda: images(self._file("test"), self.samples))  # type: ignore[no-any-return]
+        samples = self.samples(name)
+        return self._once(samples, lambda: images(self._file("test"), samples))  # type: ignore[no-any-return]
 
     def _digits(self, name: str) -> tuple[nn.Module, Data]:
         return self._once(name, lambda: digits(name))  # type: ignore[no-any-return]

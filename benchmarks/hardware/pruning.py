@@ -1,6 +1,7 @@
 """Pruning by saliency and by magnitude, of a network and of an equivalent one."""
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import minsharp as ms
@@ -12,13 +13,15 @@ from .bench import Bench, right, shown
 NAME = "resnet20"
 AMOUNTS = (0.5, 0.7, 0.9)
 SPREAD = 10.0
+MOST = 2000  # test images
 SAMPLES = 200  # images that the curvature is measured on, afresh in the rescaled network
 METHODS = {"saliency, Hessian": "hessian", "saliency, margin": "margin", "magnitude": None}
 
 
 def measured(bench: Bench, state: str, method: str) -> list[list[Any]]:
     """Scope, amount and the share of images that are right."""
-    model, data = bench.network(NAME)[0], bench.test(NAME)
+    model, (x, y) = bench.network(NAME)[0], bench.test(NAME)
+    data = x[:MOST], y[:MOST]
     if state == "rescaled":
         model = ms.rescale(model, ms.symmetries(model, data[0][:2], "neuron").random(0, SPREAD))
     held = {n: p.detach() for n, p in model.named_parameters() if p.dim() > 1}
@@ -36,25 +39,28 @@ def measured(bench: Bench, state: str, method: str) -> list[list[Any]]:
     return found
 
 
+STATES = ("as it is", "rescaled")
+
+
+def cell(bench: Bench, state: str, method: str) -> list[list[Any]]:
+    """What is known of it."""
+    key = f"pruning/{min(MOST, bench.samples(NAME))}/{NAME}-{state}-{method}"
+    return bench.cell(key, lambda: measured(bench, state, method))  # type: ignore[no-any-return]
+
+
 def tables(bench: Bench) -> Iterator[Table]:
     """Methods side by side, before and after a rescaling."""
-    found = {
-        (state, method): bench.cell(
-            f"pruning/{bench.samples}/{NAME}-{state}-{method}", lambda s=state, m=method: measured(bench, s, m)
-        )
-        for state in ("as it is", "rescaled")
-        for method in METHODS
-    }
+    samples = min(MOST, bench.samples(NAME))
     rows = []
-    for (state, method), cells in found.items():
+    for state, method in product(STATES, METHODS):
+        found = cell(bench, state, method)
         for scope in ("global", "layer"):
-            shares = [shown(a, bench.samples) for where, _, a in cells if where == scope]
-            rows.append((state, method, scope, *shares))
+            rows.append((state, method, scope, *(shown(a, samples) for where, _, a in found if where == scope)))
     yield Table(
         "Pruning",
-        f"ResNet-20 without training after pruning, accuracy in percent of {bench.samples} test images. Saliency is "
-        f"h w²/2, its curvature measured on {SAMPLES} training images in each network afresh. Rescaled: an equivalent "
-        f"network, its factors drawn between 1/{SPREAD:g} and {SPREAD:g}.",
+        f"ResNet-20 without training after pruning, accuracy in percent of {samples:,} test images. Saliency is h w²/2, "
+        f"its curvature measured on {SAMPLES} training images in each network afresh. Rescaled: an equivalent network, "
+        f"its factors drawn between 1/{SPREAD:g} and {SPREAD:g}.",
         ("network", "scores", "scope", *(f"{100 * a:.0f} % pruned" for a in AMOUNTS)),
         rows,
     )

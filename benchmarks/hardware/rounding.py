@@ -32,8 +32,9 @@ def measured(bench: Bench, name: str) -> Cells:
                 model, data = bench.variant(name, variant, noise), bench.test(name)
                 return {b: packed(right(model, data, rounded(model, b, noise))) for b in BITS}
 
-            texts = bench.cell(f"rounding/{bench.samples}/{name}-{noise}-{variant}", work)
-            found |= {(noise, variant, b): unpacked(texts[str(b)], bench.samples) for b in BITS}
+            samples = bench.samples(name)
+            texts = bench.cell(f"rounding/{samples}/{name}-{noise}-{variant}", work)
+            found |= {(noise, variant, b): unpacked(texts[str(b)], samples) for b in BITS}
     return found
 
 
@@ -132,7 +133,7 @@ def _losses(cells: Cells, variant: str) -> str:
 
 def tables(bench: Bench) -> Iterator[Table]:
     """The verdict, then network by network."""
-    found = {name: measured(bench, name) for name in NETWORKS}
+    found = {name: measured(bench, name) for name in bench.options.networks}
     yield verdict_table(found)
     for name, cells in found.items():
         for noise in NOISES:
