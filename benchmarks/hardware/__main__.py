@@ -3,9 +3,9 @@
     python -m benchmarks.hardware --resnet20 resnet20.safetensors --resnet56 resnet56.safetensors \
         --train train.npz --test test.npz
 
-prints all tables, and writes them to docs/hardware-results.md. What has been measured is in benchmarks/hardware-results,
-one small file for each cell; only what is missing there is measured, so that the same command goes on where it stopped,
-and without files it writes the page anew.
+prints all tables, and writes them to docs/hardware-results.md. What has been measured is in
+benchmarks/hardware-results, one small file for each cell; only what is missing there is measured, so that the same
+command goes on where it stopped, and without files it writes the page anew.
 
 The weights are those of akamaster/pytorch_resnet_cifar10 (resnet20-12fca82f.th and resnet56-4bfd9763.th, their
 state_dict saved as safetensors without "module."), the data CIFAR-10 as npz files with x, uint8 (n, 3, 32, 32), and y:
@@ -29,18 +29,18 @@ PAGE = Path("docs/hardware-results.md")
 RESULTS = Path("benchmarks/hardware-results")
 INTRODUCTION = """# Noisy hardware, measured
 
-This page is written by `python -m benchmarks.hardware`; none of its numbers is typed by hand. What they mean, and what to
-do with them, is said in [Networks for noisy hardware](hardware.md).
+This page is written by `python -m benchmarks.hardware`; none of its numbers is typed by hand. What they mean, and what
+to do with them, is said in [Networks for noisy hardware](hardware.md).
 
 ResNet-20 and ResNet-56 are the public networks of
 [akamaster/pytorch_resnet_cifar10](https://github.com/akamaster/pytorch_resnet_cifar10) for
-[CIFAR-10](https://www.cs.toronto.edu/~kriz/cifar.html); the depthwise network is trained by the benchmark on 4,000 images
-of CIFAR-10, the two small ones on the digits of scikit-learn. BatchNorm is folded everywhere, and biases are exact under
-noise that grows with the largest weight. `±` is one standard error: of a share of the test images, or where it says so
-over draws. *Cross-layer* equalisation makes the largest weights on both sides of every pair of layers equally large (Nagel
-et al., ICCV 2019), *equal norms* their norms (Stock et al., ICLR 2019); both are written by hand for these networks.
-*Flattest* is `minsharp.flattest` for noise of one absolute size, *matched* the same for the noise that rounding makes, on
-the diagonal of the Hessian or of the margin."""
+[CIFAR-10](https://www.cs.toronto.edu/~kriz/cifar.html); the depthwise network is trained by the benchmark on 4,000
+images of CIFAR-10, the two small ones on the digits of scikit-learn. BatchNorm is folded everywhere, and biases are
+exact under noise that grows with the largest weight. `±` is one standard error: of a share of the test images, or where
+it says so over draws. *Cross-layer* equalisation makes the largest weights on both sides of every pair of layers equal
+(Nagel et al., ICCV 2019), *equal norms* their norms (Stock et al., ICLR 2019); both are written by hand for these
+networks. *Flattest* is `minsharp.flattest` for noise of one absolute size, *matched* the same for the noise that
+rounding makes, on the diagonal of the Hessian or of the margin."""
 PARTS: dict[str, Callable[[Bench], Iterator[Table]]] = {
     "rounding": rounding.tables,
     "predicted": predictions.tables,

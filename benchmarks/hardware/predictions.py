@@ -22,7 +22,7 @@ SIZES: dict[Device, tuple[str, tuple[float, ...]]] = {
     "max": ("bits", (8, 6, 5, 4, 3)),
     "max-per-channel": ("bits", (8, 6, 5, 4, 3)),
 }
-LARGER: dict[Device, float] = {"absolute": 4.0, "relative": 2.0}  # so much more noise for the digits, which bear more
+LARGER: dict[Device, float] = {"absolute": 4.0, "relative": 2.0}  # how much more noise the digits take, bearing more
 DROPS = (0.01, 0.02, 0.05, 0.1)
 COLOURS = dict(zip(NETWORKS, ("#4c72b0", "#dd8452", "#55a868", "#c44e52"), strict=True))
 MARKERS: dict[Device, str] = {"absolute": "o", "relative": "s", "max": "^", "max-per-channel": "v"}
@@ -104,7 +104,7 @@ def tables(bench: Bench) -> Iterator[Table]:
     yield Table(
         "Predicted accuracy: how far off",
         f"In points. The largest error where more than 50 % is predicted is that of {worst.network} under noise "
-        f"'{worst.noise}', {worst.size}: {100 * worst.predicted:.2f} % predicted, {100 * worst.measured:.2f} % measured. "
+        f"'{worst.noise}', {worst.size}: {100 * worst.predicted:.2f} % predicted, {100 * worst.measured:.2f} % left. "
         "The prediction is of first order and knows only one rival, so it is too high where much is lost: trust it for "
         f"small losses.\n\n![Predicted against measured accuracy, one point for each network and noise]({FIGURE})",
         ("where the prediction says that", "points", "largest error", "mean error"),
@@ -112,8 +112,8 @@ def tables(bench: Bench) -> Iterator[Table]:
     )
     yield Table(
         "Predicted accuracy: every point",
-        f"In percent of the first {MOST:,} test images, of the digits all 797. Measured: the mean of {TRIALS} draws and its standard error; under 'max' and "
-        "'max-per-channel' by rounding to nearest, once, without chance.",
+        f"In percent of the first {MOST:,} test images, or all there are. Measured: the mean of {TRIALS} draws and its "
+        "standard error; under 'max' and 'max-per-channel' by rounding to nearest, once, without chance.",
         ("network", "noise", "size", "without noise", "predicted", "measured", "±"),
         rows,
     )

@@ -74,11 +74,11 @@ def accuracy_table(name: str, noise: Noise, cells: Cells) -> Table:
     ]
     for variant in MATCHED:
         pairs = [difference(cells[noise, variant, b], cells[noise, "original", b]) for b in BITS]
-        rows.append((f"{variant} − original", *map(signed, pairs)))
+        rows.append((f"{variant}: gain", *map(signed, pairs)))
     return Table(
         f"{name}, {SCALE[noise]}",
         f"Accuracy in percent of {samples:,} test images, the weights rounded to nearest. A star: the best, or within "
-        "one standard error of it. Differences are paired, image by image.",
+        "one standard error of it. The gain over the original is paired, image by image.",
         ("", *(f"{b} bits" for b in BITS)),
         rows,
     )
@@ -97,8 +97,8 @@ def verdict_table(found: Mapping[str, Cells]) -> Table:
     either = [sum(any(near(cells, v, k, b) for v in MATCHED) for k in NOISES for b in BITS) for cells in found.values()]
     rows.append(("matched, either", *map(str, either)))
     note = (
-        "Of the ten cells of each network (five numbers of bits, two kinds of scale): in how many a variant is the best "
-        "or within one standard error of the best, and in brackets how many points it stays below the best on average."
+        "Of the ten cells of each network (five numbers of bits, two kinds of scale): in how many a variant is the "
+        "best or within one standard error of it, and in brackets how many points below the best it is on average."
     )
     return Table("Which equivalent network", "\n\n".join([note, *verdicts(found)]), ("", *found), rows)
 

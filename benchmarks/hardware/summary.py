@@ -31,7 +31,7 @@ def sentences(bench: Bench, found: dict[str, Cells]) -> Iterator[str]:
     """Where it helps, and where it does not."""
     counts = {v: sum(near(cells, v) for cells in found.values()) for v in VARIANTS}
     told = ", ".join(f"{v} {count}" for v, count in sorted(counts.items(), key=lambda pair: -pair[1]))
-    yield f"Cells of {10 * len(found)} (all bits from 8 to 3) in which a variant is the best or within a standard error: {told}."
+    yield f"Best, or within a standard error of it, in so many of the {10 * len(found)} cells from 8 to 3 bits: {told}."
     most = max(_spread(cells, noise) for cells, noise in product(found.values(), rounding.NOISES))
     yield f"With 8 bits the best and the worst of the six are at most {most:.2f} points apart: there is nothing to win."
     points = list(predictions.points(bench))
@@ -39,8 +39,8 @@ def sentences(bench: Bench, found: dict[str, Cells]) -> Iterator[str]:
     above = [p for p in points if p.predicted > 0.5]
     yield (
         f"Predicted accuracy is off by at most {100 * max(p.off for p in few):.1f} points where it says that at most "
-        f"{100 * TRUSTED:.0f} points are lost, and by up to {100 * max(p.off for p in above):.0f} where it says that more "
-        "than half of the predictions are right: it is too high where much is lost."
+        f"{100 * TRUSTED:.0f} points are lost, and by up to {100 * max(p.off for p in above):.0f} where it says that "
+        "more than half of the predictions are right: it is too high where much is lost."
     )
     yield _bits(bench)
     yield _pruning(bench)
@@ -63,10 +63,9 @@ def _bits(bench: Bench) -> str:
     (four,) = (c for c in cells if (c["network"], c["budget"]) == (assignments.STATES[0], 4))
     uniform, two, three = (100 * four[key] for key in ("uniform", "2", "3"))
     return (
-        f"The predicted increase ranks {assignments.TRIALS} random assignments of {assignments.CHOICES[0]} to "
-        f"{assignments.CHOICES[-1]} bits like the measured one (Spearman {rank:.2f}). At a mean of 4 bits ResNet-20 has "
-        f"{uniform:.1f} % with the same bits for all, {three:.1f} % allocated from 3 bits on, and {two:.1f} % if 2 bits may "
-        "be chosen."
+        f"The predicted increase ranks {assignments.TRIALS} random assignments of bits like the measured one (Spearman "
+        f"{rank:.3f}). At a mean of 4 bits ResNet-20 has {uniform:.1f} % with the same bits for all, {three:.1f} % "
+        f"allocated from 3 bits on, and {two:.1f} % if 2 bits may be chosen."
     )
 
 
@@ -79,8 +78,8 @@ def _pruning(bench: Bench) -> str:
     before, after = (half[state, "magnitude"] for state in pruning.STATES)
     saliency = [f"{half[pruning.STATES[0], m]:.1f} % by {m}" for m in pruning.METHODS if m != "magnitude"]
     return (
-        f"Pruning half of ResNet-20 by magnitude leaves {before:.1f} % of the test images right, or {after:.1f} % after a "
-        f"random rescaling that changes nothing else; {' and '.join(saliency)} before and after."
+        f"Pruning half of ResNet-20 by magnitude leaves {before:.1f} % of the test images right, and {after:.1f} % "
+        f"after a random rescaling that changes nothing else; {' and '.join(saliency)} before and after."
     )
 
 

@@ -149,7 +149,7 @@ def test_a_smooth_network_by_an_estimate() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     data = (torch.randn(30, 6), torch.randint(3, (30,)))
-    with pytest.raises(ms.NotExactError, match="tolerance=0.01"):
+    with pytest.raises(ms.NotExactError, match=r"tolerance=0\.01"):
         ms.allocate_bits(model, data, budget=4.0)
     assert ms.allocate_bits(model, data, budget=4.0, tolerance=0.1).mean_bits <= 4
     assert ms.allocate_bits(model, data, budget=4.0, curvature="ggn").mean_bits <= 4

@@ -88,8 +88,9 @@ def allocate_bits(
     ``bits`` are the choices, ``budget`` the mean number of bits per weight, or ``size`` the bytes that all weights may
     take together. ``noise="max"`` rounds with one scale per tensor, "max-per-channel" with one per output channel.
     Biases, and other parameters with fewer than two axes, stay as they are. ``data`` may also be a result of
-    `hessian_diagonal`, of any curvature; the other arguments are its. The predicted increase is half of sum_T step_T²/12 sum_{i in T} h_i. It is of
-    second order, and too low where rounding is coarse: check with `noise_robustness(..., bits=[result.bits])`.
+    `hessian_diagonal`, of any curvature; the other arguments are its. The predicted
+    increase is half of sum_T step_T²/12 sum_{i in T} h_i. It is of second order, and too low where rounding is coarse:
+    check with `noise_robustness(..., bits=[result.bits])`.
 
     What matters most gets the most bits:
 
@@ -136,9 +137,9 @@ def _costs(name: str, h: Tensor, weight: Tensor, choices: list[int], noise: Nois
     found = [rounding_increase(h, weight, b, noise) for b in choices]
     if found[0] < 0:
         raise InputError(
-            f"the curvature of '{name}' adds up to {float(h.sum()):.6g}, and rounding it would lower the loss: expected "
-            "a sum that is not negative. The Hessian of a smooth network may have one, and an estimate of it by chance: "
-            'ask for curvature="ggn", which never has, or for a smaller tolerance'
+            f"the curvature of '{name}' adds up to {float(h.sum()):.6g}, and rounding it would lower the loss: a sum "
+            "that is not negative was expected. The Hessian of a smooth network may have one, and an estimate of it by "
+            'chance: ask for curvature="ggn", which never has, or for a smaller tolerance'
         )
     return found
 
