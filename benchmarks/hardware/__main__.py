@@ -23,7 +23,7 @@ from benchmarks.report import Table
 from minsharp.files import write_text
 
 from . import assignments, certificates, predictions, pruning, rounding, summary
-from .bench import Bench, LaterError
+from .bench import Bench
 
 PAGE = Path("docs/hardware-results.md")
 RESULTS = Path("benchmarks/hardware-results")
@@ -62,7 +62,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, default=Path("results/hardware"), help="where curvature is kept")
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--samples", type=int, default=10_000, help="the first images of the test set")
-    parser.add_argument("--samples-resnet56", type=int, default=2000, help="likewise, of the one that takes longest")
+    parser.add_argument("--samples-resnet56", type=int, default=1000, help="likewise, of the one that takes longest")
     parser.add_argument("--networks", nargs="+", default=list(rounding.NETWORKS), choices=rounding.NETWORKS)
     parser.add_argument("--calibration", type=int, default=1000, help="training images that curvature is measured on")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no new cell after that")
@@ -74,22 +74,29 @@ def main() -> int:
     """Measure what is missing, print, write."""
     given = options()
     bench, console = Bench(given), Console(width=150)
-    found: list[Table] = []
-    try:
-        for part in given.parts:
-            found += PARTS[part](bench)
-    except LaterError as key:
-        console.print(f"The time is up before {key}: the same command goes on.", markup=False)
-        return LATER
+    found = [
+        table
+        for part in given.parts
+        for tables in bench.whole(part, lambda p=part: list(PARTS[p](bench)))
+        for table in tables
+    ]
     for table in found:
         console.print(table.rich())
     if set(given.parts) == set(PARTS):
-        predictions.draw(bench, given.page.parent)
-        text = "\n\n".join([INTRODUCTION, *(table.markdown() for table in found)])
-        write_text(given.page, text + "\n")
-        summary.write(bench, given.page.with_name("hardware.md"))
-        console.print(f"Written to {given.page}, its summary to {given.page.with_name('hardware.md')}.")
-    return 0
+        write(bench, given.page, found)
+        console.print(f"Written to {given.page}.")
+    if bench.missing:
+        console.print(f"For later, by the same command: {', '.join(dict.fromkeys(bench.missing))}.", markup=False)
+    return LATER if bench.missing else 0
+
+
+def write(bench: Bench, page: Path, found: list[Table]) -> None:
+    """The page of all tables, its figure, and the summary on the page on hardware."""
+    bench.whole("the figure", lambda: predictions.draw(bench, page.parent))
+    summary.write(bench, page.with_name("hardware.md"))
+    later = f"Not measured yet: {', '.join(dict.fromkeys(bench.missing))}." if bench.missing else ""
+    parts = [INTRODUCTION, later, *(table.markdown() for table in found)]
+    write_text(page, "\n\n".join(part for part in parts if part) + "\n")
 
 
 if __name__ == "__main__":

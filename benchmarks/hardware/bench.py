@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from math import sqrt
 from pathlib import Path
 from time import monotonic, process_time
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ DIGITS = ("digits MLP", "digits CNN")
 BATCH = 50
 
 
+Found = TypeVar("Found")
+
+
 class LaterError(Exception):
     """The time for new measurements is up."""
 
@@ -38,6 +41,7 @@ class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.end = monotonic() + 60 * options.minutes
+        self.missing: list[str] = []
         self._held: dict[Any, Any] = {}
 
     def _once(self, key: Any, make: Callable[[], Any]) -> Any:
@@ -124,6 +128,14 @@ class Bench:
         diagonal = self.diagonal(name, curvature)
         result = ms.minimum_sharpness(self.read(name), diagonal, scope="neuron", noise=noise)
         return ms.rescale(self.network(name)[0], result.scales), result.scales
+
+    def whole(self, what: str, make: Callable[[], Found]) -> list[Found]:
+        """What is made of cells, in a list; an empty one where some are for later."""
+        try:
+            return [make()]
+        except LaterError as key:
+            self.missing.append(f"{what} ({key})")
+            return []
 
     def cell(self, key: str, work: Callable[[], Any]) -> Any:
         """What is known of a cell, measured now if it is not yet."""

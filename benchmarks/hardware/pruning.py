@@ -58,8 +58,8 @@ def tables(bench: Bench) -> Iterator[Table]:
             rows.append((state, method, scope, *(shown(a, samples) for where, _, a in found if where == scope)))
     yield Table(
         "Pruning",
-        f"ResNet-20, not trained after pruning: accuracy in percent of {samples:,} test images. Saliency: h w²/2, "
-        f"its  curvature measured on {SAMPLES} training images in each network afresh. Rescaled: an equivalent network, "
+        f"ResNet-20, not trained after pruning: accuracy in percent of {samples:,} test images. Saliency: "
+        f"h w²/2, curvature measured on {SAMPLES} training images in each network afresh. Rescaled: an equivalent network, "
         f"its factors drawn between 1/{SPREAD:g} and {SPREAD:g}.",
         ("network", "scores", "scope", *(f"{100 * a:.0f} % pruned" for a in AMOUNTS)),
         rows,

@@ -38,6 +38,12 @@ def measured(bench: Bench, name: str) -> Cells:
     return found
 
 
+def known(bench: Bench) -> dict[str, Cells]:
+    """The networks of which all cells are there."""
+    names: list[str] = bench.options.networks
+    return {name: cells for name in names for cells in bench.whole(name, lambda n=name: measured(bench, n))}  # type: ignore[misc]
+
+
 def best(cells: Cells, noise: Noise, bits: int) -> float:
     """The largest accuracy of any variant."""
     return max(float(cells[noise, v, bits].mean()) for v in VARIANTS)
@@ -108,7 +114,7 @@ def verdicts(found: Mapping[str, Cells]) -> Iterator[str]:
     for name, cells in found.items():
         for variant in MATCHED:
             yield f"**{name}, {variant}.** {_losses(cells, variant)}"
-    for noise, bits, points in WANTED:
+    for noise, bits, points in WANTED if "resnet20" in found else ():
         cells = found["resnet20"]
         gains = [difference(cells[noise, v, bits], cells[noise, "original", bits]) for v in MATCHED]  # type: ignore[index]
         text = ", ".join(f"{signed(g)} ({v})" for g, v in zip(gains, MATCHED, strict=True))
@@ -133,8 +139,9 @@ def _losses(cells: Cells, variant: str) -> str:
 
 def tables(bench: Bench) -> Iterator[Table]:
     """The verdict, then network by network."""
-    found = {name: measured(bench, name) for name in bench.options.networks}
-    yield verdict_table(found)
+    found = known(bench)
+    if found:
+        yield verdict_table(found)
     for name, cells in found.items():
         for noise in NOISES:
             yield accuracy_table(name, noise, cells)

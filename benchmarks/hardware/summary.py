@@ -1,6 +1,6 @@
 """What the page on hardware says in numbers: a part of it, between two marks, that this command writes anew."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 
@@ -18,32 +18,42 @@ TRUSTED = 0.02
 
 def lines(bench: Bench) -> Iterator[str]:
     """A table of the low numbers of bits, and a sentence on each of the other measurements."""
-    found = {name: rounding.measured(bench, name) for name in rounding.NETWORKS}
+    found = rounding.known(bench)
     rows = [
         (name, rounding.SCALE[noise], str(b), *(f"{100 * cells[noise, v, b].mean():.1f}" for v in VARIANTS))
         for (name, cells), noise, b in product(found.items(), rounding.NOISES, LOW)
     ]
-    yield markdown_table(("network", "scales", "bits", *VARIANTS), rows, text=2)
-    yield "\n".join(f"- {sentence}" for sentence in sentences(bench, found))
+    if rows:
+        yield markdown_table(("network", "scales", "bits", *VARIANTS), rows, text=2)
+    told = [*(_variants(found) if found else ()), *_others(bench)]
+    yield "\n".join(f"- {sentence}" for sentence in told)
 
 
-def sentences(bench: Bench, found: dict[str, Cells]) -> Iterator[str]:
-    """Where it helps, and where it does not."""
+def _variants(found: Mapping[str, Cells]) -> Iterator[str]:
+    """Which equivalent network is best, and where it does not matter."""
     counts = {v: sum(near(cells, v) for cells in found.values()) for v in VARIANTS}
     told = ", ".join(f"{v} {count}" for v, count in sorted(counts.items(), key=lambda pair: -pair[1]))
     yield f"Best, or within a standard error of it, in so many of the {10 * len(found)} cells from 8 to 3 bits: {told}."
     most = max(_spread(cells, noise) for cells, noise in product(found.values(), rounding.NOISES))
     yield f"With 8 bits the best and the worst of the six are at most {most:.2f} points apart: there is nothing to win."
+
+
+def _others(bench: Bench) -> Iterator[str]:
+    """A sentence on each of the other parts that are whole."""
+    for part, sentence in (("predicted", _predicted), ("bits", _bits), ("pruning", _pruning)):
+        yield from bench.whole(part, lambda make=sentence: make(bench))  # type: ignore[misc]
+
+
+def _predicted(bench: Bench) -> str:
+    """How far off."""
     points = list(predictions.points(bench))
     few = [p for p in points if p.drop <= TRUSTED]
     above = [p for p in points if p.predicted > 0.5]
-    yield (
+    return (
         f"Predicted accuracy is off by at most {100 * max(p.off for p in few):.1f} points where it says that at most "
         f"{100 * TRUSTED:.0f} points are lost, and by up to {100 * max(p.off for p in above):.0f} where it says that "
         "more than half of the predictions are right: it is too high where much is lost."
     )
-    yield _bits(bench)
-    yield _pruning(bench)
 
 
 def near(cells: Cells, variant: str) -> int:
