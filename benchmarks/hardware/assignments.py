@@ -24,31 +24,33 @@ from .networks import Data
 NAME = "resnet20"
 TRIALS = 200
 CHOICES = range(3, 9)
+FEWEST = (3, 4)  # bits: two sets of assignments
 FEW = 200  # images, for the methods that would take too long on all
 PROBES = (50, 200)
 CELL = 25  # probes
-Costs = dict[str, float | Tensor]  # a weight for each squared error of rounding, by parameter
-Method = Callable[[Bench, nn.Module, Data], tuple[float, Costs]]  # processor seconds, and what they gave
+Curvature = Mapping[str, Any]  # a weight for each squared error of rounding, by parameter
+Method = Callable[[Bench, nn.Module, Data], tuple[float, Curvature]]  # processor seconds, and what they gave
+Costs = Mapping[str, list[float]]  # of each number of bits from CHOICES, by parameter
 
 
-def drawn(names: list[str]) -> list[dict[str, int]]:
+def drawn(names: list[str], fewest: int) -> list[dict[str, int]]:
     """Bits for each tensor."""
     generator = np.random.default_rng(0)
-    return [{n: int(generator.choice(CHOICES)) for n in names} for _ in range(TRIALS)]
+    return [{n: int(generator.choice(range(fewest, CHOICES[-1] + 1))) for n in names} for _ in range(TRIALS)]
 
 
-def increases(bench: Bench) -> list[float]:
-    """How much the loss of the images for calibration grows, measured, for each assignment."""
+def increases(bench: Bench, fewest: int) -> dict[str, Any]:
+    """The tensors, and how much the loss of the images for calibration grows, measured, for each assignment."""
 
-    def work() -> list[float]:
+    def work() -> dict[str, Any]:
         model, (x, y) = bench.network(NAME)[0], bench.train(bench.options.calibration)
-        data = list(zip(x.split(50), y.split(50), strict=True))
+        data, names = list(zip(x.split(50), y.split(50), strict=True)), list(weights(model))
         (still,) = ms.noise_robustness(model, data, sigmas=[0.0], trials=2).levels
-        levels = ms.noise_robustness(model, data, noise="max", bits=drawn(list(weights(model)))).levels
+        levels = ms.noise_robustness(model, data, noise="max", bits=drawn(names, fewest)).levels
         assert still.loss is not None
-        return [level.loss.mean - still.loss.mean for level in levels if level.loss is not None]
+        return {"names": names, "by": [level.loss.mean - still.loss.mean for level in levels if level.loss is not None]}
 
-    return bench.cell(f"assignments/increases-{bench.options.calibration}", work)  # type: ignore[no-any-return]
+    return bench.cell(f"assignments/increases-{bench.options.calibration}-from-{fewest}", work)  # type: ignore[no-any-return]
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -56,39 +58,47 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     return {n: p.detach().double() for n, p in model.named_parameters() if p.dim() > 1}
 
 
-def scores(bench: Bench, method: str, samples: int) -> list[Any]:
-    """Spearman's rank correlation of a method's prediction with what is measured, and its processor seconds."""
+def expected(h: Curvature, held: Mapping[str, Tensor]) -> Costs:
+    """Half of the curvature times the mean error of rounding, step²/12: what `allocate_bits` adds up."""
+    full = {n: torch.as_tensor(h[n], dtype=torch.float64).expand(w.shape) for n, w in held.items()}
+    return {n: [rounding_increase(full[n], w, b, "max") for b in CHOICES] for n, w in held.items()}
 
-    def work() -> list[Any]:
+
+def actual(h: Curvature, held: Mapping[str, Tensor]) -> Costs:
+    """Half of the curvature times the errors that rounding makes."""
+    errors = {n: [(w - quantized(w, b, "max")).square() for b in CHOICES] for n, w in held.items()}
+    return {n: [float((h[n] * e).sum()) / 2 for e in errors[n]] for n in held}
+
+
+def costs(bench: Bench, method: str, samples: int) -> dict[str, Any]:
+    """What a method says that each number of bits costs a tensor, and its processor seconds."""
+
+    def work() -> dict[str, Any]:
         model = bench.network(NAME)[0]
-        held = weights(model)
-        seconds, h = METHODS[method](bench, model, bench.train(samples))
-        if "rounding" in method:
-            errors = [{n: (w - quantized(w, b[n], "max")).square() for n, w in held.items()} for b in drawn(list(held))]
-            predicted = [sum(float((h[n] * e).sum()) for n, e in each.items()) for each in errors]
-        else:
-            each_bits = drawn(list(held))
-            predicted = [
-                sum(rounding_increase(_full(h[n], w), w, b[n], "max") for n, w in held.items()) for b in each_bits
-            ]
-        return [float(spearmanr(predicted, increases(bench)).statistic), seconds]
+        measure, of = METHODS[method]
+        seconds, h = measure(bench, model, bench.train(samples))
+        return {"seconds": seconds, "costs": of(h, weights(model))}
 
     return bench.cell(f"assignments/{method}-{samples}", work)  # type: ignore[no-any-return]
 
 
-def _full(h: float | Tensor, weight: Tensor) -> Tensor:
-    return torch.as_tensor(h, dtype=torch.float64).expand(weight.shape)
+def rank(bench: Bench, found: Costs, fewest: int) -> float:
+    """Spearman's rank correlation of predictions with what is measured."""
+    measured = increases(bench, fewest)
+    each = drawn(measured["names"], fewest)
+    predicted = [sum(found[n][CHOICES.index(b)] for n, b in bits.items()) for bits in each]
+    return float(spearmanr(predicted, measured["by"]).statistic)
 
 
 def _diagonal(curvature: Any) -> Method:
-    def measured(bench: Bench, model: nn.Module, data: Data) -> tuple[float, Costs]:
+    def measured(bench: Bench, model: nn.Module, data: Data) -> tuple[float, Curvature]:
         h = bench.diagonal(NAME, curvature, len(data[0])).by_parameter
-        return bench.seconds(NAME, curvature, len(data[0])), dict(h)
+        return bench.seconds(NAME, curvature, len(data[0])), h
 
     return measured
 
 
-def _fisher(bench: Bench, model: nn.Module, data: Data) -> tuple[float, Costs]:
+def _fisher(bench: Bench, model: nn.Module, data: Data) -> tuple[float, Curvature]:
     """The mean of squared gradients of the loss, sample by sample."""
     start = process_time()
     sums = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in model.named_parameters()}
@@ -96,69 +106,66 @@ def _fisher(bench: Bench, model: nn.Module, data: Data) -> tuple[float, Costs]:
         gradients = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
         for total, g in zip(sums.values(), gradients, strict=True):
             total += g.double().square() / len(data[0])
-    return process_time() - start, dict(sums)
+    return process_time() - start, sums
 
 
-def _ones(bench: Bench, model: nn.Module, data: Data) -> tuple[float, Costs]:
+def _ones(bench: Bench, model: nn.Module, data: Data) -> tuple[float, Curvature]:
     return 0.0, dict.fromkeys(weights(model), 1.0)
 
 
-METHODS: dict[str, Method] = {
-    "allocate_bits, Hessian": _diagonal("hessian"),
-    "allocate_bits, margin": _diagonal("margin"),
-    "rounding errors weighed by the diagonal": _diagonal("hessian"),
-    "empirical Fisher": _fisher,
-    "weight error of rounding": _ones,
+METHODS: dict[str, tuple[Method, Callable[[Curvature, Mapping[str, Tensor]], Costs]]] = {
+    "allocate_bits, Hessian": (_diagonal("hessian"), expected),
+    "allocate_bits, margin": (_diagonal("margin"), expected),
+    "actual errors, Hessian": (_diagonal("hessian"), actual),
+    "empirical Fisher": (_fisher, expected),
+    "weight error": (_ones, actual),
 }
 
 
-def hutchinson(bench: Bench, probes: int) -> list[Any]:
+def hutchinson(bench: Bench, probes: int) -> dict[str, Any]:
     """The same for traces from products with random signs for all parameters at once, as HAWQ takes them."""
     parts = [bench.cell(f"assignments/probes-{FEW}-{k}", lambda k=k: _probes(bench, k)) for k in range(probes // CELL)]
-    held = weights(bench.network(NAME)[0])
-    means = {n: float(np.mean([part["means"][n] for part in parts])) for n in held}
-    predicted = [
-        sum(rounding_increase(_full(means[n], w), w, b[n], "max") for n, w in held.items()) for b in drawn(list(held))
-    ]
-    return [float(spearmanr(predicted, increases(bench)).statistic), sum(part["seconds"] for part in parts)]
+    by_bits = {n: np.mean([part["costs"][n] for part in parts], axis=0).tolist() for n in parts[0]["costs"]}
+    return {"seconds": sum(part["seconds"] for part in parts), "costs": by_bits}
 
 
 def _probes(bench: Bench, number: int) -> dict[str, Any]:
     model = bench.network(NAME)[0]
     start = process_time()
     objective = Objective(model, bench.train(FEW))
-    sums = dict.fromkeys(objective.names, 0.0)
+    means = dict.fromkeys(objective.names, 0.0)
     generator = torch.Generator().manual_seed(number)
     with objective.prepared():
         product = objective.hessian_product()
         for _ in range(CELL):
             v = torch.randint(2, objective.vector.shape, generator=generator).to(objective.vector) * 2 - 1
             for name, part in objective.at(v * product(v)).items():
-                sums[name] += float(part.double().mean()) / CELL
-    return {"means": sums, "seconds": process_time() - start}
+                means[name] += float(part.double().mean()) / CELL
+    return {"seconds": process_time() - start, "costs": expected(means, weights(model))}
 
 
 def rank_table(bench: Bench) -> Table:
     """Each method's correlation and time."""
     many = bench.options.calibration
     rows = []
-    for method in METHODS:
-        for samples in (FEW, many):
-            if method == "weight error of rounding" and samples == FEW:
-                continue
-            rank, seconds = scores(bench, method, samples)
-            rows.append((method, str(samples), f"{rank:.3f}", decimals(seconds, 1)))
-    for probes in PROBES:
-        rank, seconds = hutchinson(bench, probes)
-        rows.append((f"Hutchinson traces, {probes} probes", str(FEW), f"{rank:.3f}", decimals(seconds, 1)))
+    tried = [(method, samples) for method in METHODS for samples in (FEW, many)]
+    for method, samples in tried[:-2]:
+        rows.append((method, str(samples), costs(bench, method, samples)))
+    rows += [(f"Hutchinson, {probes} probes", str(FEW), hutchinson(bench, probes)) for probes in PROBES]
+    rows.append(("weight error", "-", costs(bench, "weight error", FEW)))
+    medians = [f"{np.median(increases(bench, fewest)['by']):.2f} from {fewest} bits" for fewest in FEWEST]
     return Table(
         "What ranks bit assignments",
-        f"ResNet-20, {TRIALS} random assignments of {CHOICES[0]} to {CHOICES[-1]} bits to its tensors. Spearman's rank "
-        f"correlation of the increase that is predicted with the one that is measured, both of the loss on training "
-        f"images: measured on {many}, predicted from as many as the column says. Seconds of one thread, all of them "
-        "spent on curvature.",
-        ("predicted by", "images", "Spearman", "seconds"),
-        rows,
+        f"ResNet-20, one scale per tensor, {TRIALS} random assignments of up to 8 bits to its tensors. Half of them "
+        f"raise the loss by more than {' and '.join(medians)}. Spearman's rank correlation of the predicted increase with "
+        f"that measured on {many} training images; predicted from as many images as the column says. Seconds of one "
+        "thread, for the curvature. *Actual errors* weighs the errors that rounding makes, the others the mean error "
+        "step²/12; *weight error* is the plain sum of squared errors.",
+        ("predicted by", "images", *(f"Spearman, {f} to 8 bits" for f in FEWEST), "seconds"),
+        [
+            (m, n, *(f"{rank(bench, f['costs'], fewest):.3f}" for fewest in FEWEST), decimals(f["seconds"], 1))
+            for m, n, f in rows
+        ],
     )
 
 

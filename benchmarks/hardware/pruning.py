@@ -59,8 +59,8 @@ def tables(bench: Bench) -> Iterator[Table]:
     yield Table(
         "Pruning",
         f"ResNet-20, not trained after pruning: accuracy in percent of {samples:,} test images. Saliency: "
-        f"h w²/2, curvature measured on {SAMPLES} training images in each network afresh. Rescaled: an equivalent network, "
-        f"its factors drawn between 1/{SPREAD:g} and {SPREAD:g}.",
+        f"h w²/2, curvature measured on {SAMPLES} training images in each network afresh. Rescaled: an equivalent "
+        f"network, its factors drawn between 1/{SPREAD:g} and {SPREAD:g}.",
         ("network", "scores", "scope", *(f"{100 * a:.0f} % pruned" for a in AMOUNTS)),
         rows,
     )

@@ -68,14 +68,15 @@ def _spread(cells: Cells, noise: str) -> float:
 
 def _bits(bench: Bench) -> str:
     """Ranks, and what bits from two on cost."""
-    rank = assignments.scores(bench, "allocate_bits, Hessian", bench.options.calibration)[0]
+    costs = assignments.costs(bench, "allocate_bits, Hessian", bench.options.calibration)["costs"]
+    ranks = [f"{assignments.rank(bench, costs, f):.3f} from {f} bits" for f in assignments.FEWEST]
     cells = bench.cell(assignments.allocation_key(bench), lambda: assignments.allocations(bench))
     (four,) = (c for c in cells if (c["network"], c["budget"]) == (assignments.STATES[0], 4))
     uniform, two, three = (100 * four[key] for key in ("uniform", "2", "3"))
     return (
         f"The predicted increase ranks {assignments.TRIALS} random assignments of bits like the measured one (Spearman "
-        f"{rank:.3f}). At a mean of 4 bits ResNet-20 has {uniform:.1f} % with the same bits for all, {three:.1f} % "
-        f"allocated from 3 bits on, and {two:.1f} % if 2 bits may be chosen."
+        f"{', '.join(ranks)} on). At a mean of 4 bits ResNet-20 has {uniform:.1f} % with the same bits for all, "
+        f"{three:.1f} % allocated from 3 bits on, and {two:.1f} % if 2 bits may be chosen."
     )
 
 
