@@ -74,12 +74,7 @@ def main() -> int:
     """Measure what is missing, print, write."""
     given = options()
     bench, console = Bench(given), Console(width=150)
-    found = [
-        table
-        for part in given.parts
-        for tables in bench.whole(part, lambda p=part: list(PARTS[p](bench)))
-        for table in tables
-    ]
+    found = [table for part in given.parts for table in tables(bench, part)]
     for table in found:
         console.print(table.rich())
     if set(given.parts) == set(PARTS):
@@ -88,6 +83,11 @@ def main() -> int:
     if bench.missing:
         console.print(f"For later, by the same command: {', '.join(dict.fromkeys(bench.missing))}.", markup=False)
     return LATER if bench.missing else 0
+
+
+def tables(bench: Bench, part: str) -> list[Table]:
+    """Those of a part; none where it is not whole."""
+    return next(iter(bench.whole(part, lambda: list(PARTS[part](bench)))), [])
 
 
 def write(bench: Bench, page: Path, found: list[Table]) -> None:

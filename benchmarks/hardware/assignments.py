@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from time import process_time
 from typing import Any
 
@@ -50,7 +51,7 @@ def increases(bench: Bench, fewest: int) -> dict[str, Any]:
         assert still.loss is not None
         return {"names": names, "by": [level.loss.mean - still.loss.mean for level in levels if level.loss is not None]}
 
-    return bench.cell(f"assignments/increases-{bench.options.calibration}-from-{fewest}", work)  # type: ignore[no-any-return]
+    return bench.cell(f"assignments/increases-{bench.options.calibration}-from-{fewest}", work)
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -79,7 +80,7 @@ def costs(bench: Bench, method: str, samples: int) -> dict[str, Any]:
         seconds, h = measure(bench, model, bench.train(samples))
         return {"seconds": seconds, "costs": of(h, weights(model))}
 
-    return bench.cell(f"assignments/{method}-{samples}", work)  # type: ignore[no-any-return]
+    return bench.cell(f"assignments/{method}-{samples}", work)
 
 
 def rank(bench: Bench, found: Costs, fewest: int) -> float:
@@ -124,7 +125,7 @@ METHODS: dict[str, tuple[Method, Callable[[Curvature, Mapping[str, Tensor]], Cos
 
 def hutchinson(bench: Bench, probes: int) -> dict[str, Any]:
     """The same for traces from products with random signs for all parameters at once, as HAWQ takes them."""
-    parts = [bench.cell(f"assignments/probes-{FEW}-{k}", lambda k=k: _probes(bench, k)) for k in range(probes // CELL)]
+    parts = [bench.cell(f"assignments/probes-{FEW}-{k}", partial(_probes, bench, k)) for k in range(probes // CELL)]
     by_bits = {n: np.mean([part["costs"][n] for part in parts], axis=0).tolist() for n in parts[0]["costs"]}
     return {"seconds": sum(part["seconds"] for part in parts), "costs": by_bits}
 
@@ -157,9 +158,9 @@ def rank_table(bench: Bench) -> Table:
     return Table(
         "What ranks bit assignments",
         f"ResNet-20, one scale per tensor, {TRIALS} random assignments of up to 8 bits to its tensors. Half of them "
-        f"raise the loss by more than {' and '.join(medians)}. Spearman's rank correlation of the predicted increase with "
-        f"that measured on {many} training images; predicted from as many images as the column says. Seconds of one "
-        "thread, for the curvature. *Actual errors* weighs the errors that rounding makes, the others the mean error "
+        f"raise the loss by more than {' and '.join(medians)}. Spearman's rank correlation of the predicted increase "
+        f"with that measured on {many} training images; predicted from as many images as the column says. Seconds "
+        "of one thread, for the curvature. *Actual errors* weighs the errors that rounding makes, the others the mean error "
         "step²/12; *weight error* is the plain sum of squared errors.",
         ("predicted by", "images", *(f"Spearman, {f} to 8 bits" for f in FEWEST), "seconds"),
         [

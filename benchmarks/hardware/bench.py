@@ -69,25 +69,25 @@ class Bench:
         if name in DIGITS:
             return self._digits(name)[1]
         samples = self.samples(name)
-        return self._once(samples, lambda: images(self._file("test"), samples))  # type: ignore[no-any-return]
+        return self._once(samples, lambda: images(self._file("test"), samples))
 
     def _digits(self, name: str) -> tuple[nn.Module, Data]:
-        return self._once(name, lambda: digits(name))  # type: ignore[no-any-return]
+        return self._once(name, lambda: digits(name))
 
     def network(self, name: str) -> tuple[nn.Module, Pairs]:
         """A network by name, with the pairs of layers that only a ReLU separates."""
         if name in DIGITS:
             return self._digits(name)[0], []
         if name in RESNETS:
-            return self._once(name, lambda: resnet(RESNETS[name], self._file(name)))  # type: ignore[no-any-return]
-        return self._once(name, lambda: depthwise(self.train()))  # type: ignore[no-any-return]
+            return self._once(name, lambda: resnet(RESNETS[name], self._file(name)))
+        return self._once(name, lambda: depthwise(self.train()))
 
     def diagonal(self, name: str, curvature: Any, calibration: int | None = None) -> ms.Diagonal:
         """The curvature of a network, on the images for calibration; kept in a file."""
         path = self._path(name, curvature, calibration)
         if not path.exists():
             self._measure(name, curvature, calibration)
-        return self._once(path, lambda: ms.load(path))  # type: ignore[no-any-return]
+        return self._once(path, lambda: ms.load(path))
 
     def seconds(self, name: str, curvature: Any, calibration: int) -> float:
         """The processor time that it took to measure it."""
@@ -121,7 +121,7 @@ class Bench:
     def read(self, name: str) -> ms.Network:
         """A network, read."""
         model = self.network(name)[0]
-        return self._once(("read", name), lambda: ms.read(model, self.train(2)[0]))  # type: ignore[no-any-return]
+        return self._once(("read", name), lambda: ms.read(model, self.train(2)[0]))
 
     def matched(self, name: str, curvature: Any, noise: Noise) -> tuple[nn.Module, Mapping[str, Any]]:
         """The network that bears a noise best, and its scales."""

@@ -1,6 +1,7 @@
 """The program of the matched objective: how far it lowers it, its certificate, and its time."""
 
 from collections.abc import Iterator
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -31,7 +32,7 @@ def tables(bench: Bench) -> Iterator[Table]:
         for curvature in CURVATURES:
             for noise in ("relative", *NOISES):
                 key = f"certificates/{bench.options.calibration}/{name}-{curvature}-{noise}"
-                f = bench.cell(key, lambda n=name, c=curvature, k=noise: measured(bench, n, c, k))
+                f = bench.cell(key, partial(measured, bench, name, curvature, noise))
                 numbers = (number(f["before"], 4), number(f["after"], 4), percent(1 - f["after"] / f["before"], 1))
                 rows.append(
                     (name, curvature, noise, count(f["unknowns"]), *numbers, magnitude(f["gap"]), decimals(f["s"]))

@@ -40,7 +40,6 @@ class Point:
     predicted: float
     measured: float
     error: float
-    samples: int
 
     @property
     def off(self) -> float:
@@ -64,8 +63,8 @@ def points(bench: Bench) -> Iterator[Point]:
 
         found = bench.cell(f"predicted/{min(MOST, bench.options.samples)}/{name}-{noise}", work)
         for size, row in zip(taken, found["rows"], strict=True):
-            size_text = f"{size} bits" if kind == "bits" else f"sigma {size:g}"
-            yield Point(name, noise, size_text, found["clean"], *row, found["samples"])
+            text = f"{size} bits" if kind == "bits" else f"sigma {size:g}"
+            yield Point(name, noise, text, found["clean"], *row)
 
 
 def _measured(bench: Bench, name: str, noise: Any, kind: str, sizes: list[Any]) -> dict[str, Any]:
@@ -81,7 +80,7 @@ def _measured(bench: Bench, name: str, noise: Any, kind: str, sizes: list[Any]) 
         assert level.accuracy is not None
         rows.append([predicted.accuracy, level.accuracy.mean, level.accuracy.standard_error])
     assert still.accuracy is not None
-    return {"clean": still.accuracy.mean, "samples": len(x), "rows": rows}
+    return {"clean": still.accuracy.mean, "rows": rows}
 
 
 def tables(bench: Bench) -> Iterator[Table]:

@@ -33,7 +33,7 @@ def measured(bench: Bench, state: str, method: str) -> list[list[Any]]:
     found: list[list[Any]] = []
     for scope in ("global", "layer"):
         for amount in AMOUNTS:
-            masks = ms.pruning_masks(scores, amount, scope=scope)  # type: ignore[arg-type]
+            masks = ms.pruning_masks(scores, amount, scope=scope)
             pruned = {n: w * masks[n] for n, w in held.items()}
             found.append([scope, amount, share(right(model, data, pruned))])
     return found
@@ -45,7 +45,7 @@ STATES = ("as it is", "rescaled")
 def cell(bench: Bench, state: str, method: str) -> list[list[Any]]:
     """What is known of it."""
     key = f"pruning/{min(MOST, bench.samples(NAME))}/{NAME}-{state}-{method}"
-    return bench.cell(key, lambda: measured(bench, state, method))  # type: ignore[no-any-return]
+    return bench.cell(key, lambda: measured(bench, state, method))
 
 
 def tables(bench: Bench) -> Iterator[Table]:

@@ -1,6 +1,7 @@
 """Equivalent networks, their weights rounded to nearest: which images of the test set stay right."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ Cells = Mapping[tuple[Noise, str, int], Any]  # noise, variant, bits -> one for 
 
 def measured(bench: Bench, name: str) -> Cells:
     """All cells of a network."""
-    found = {}
+    found: dict[tuple[Noise, str, int], Any] = {}
     for noise in NOISES:
         for variant in VARIANTS:
 
@@ -41,7 +42,7 @@ def measured(bench: Bench, name: str) -> Cells:
 def known(bench: Bench) -> dict[str, Cells]:
     """The networks of which all cells are there."""
     names: list[str] = bench.options.networks
-    return {name: cells for name in names for cells in bench.whole(name, lambda n=name: measured(bench, n))}  # type: ignore[misc]
+    return {name: cells for name in names for cells in bench.whole(name, partial(measured, bench, name))}
 
 
 def best(cells: Cells, noise: Noise, bits: int) -> float:

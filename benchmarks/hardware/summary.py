@@ -1,6 +1,7 @@
 """What the page on hardware says in numbers: a part of it, between two marks, that this command writes anew."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def _variants(found: Mapping[str, Cells]) -> Iterator[str]:
 def _others(bench: Bench) -> Iterator[str]:
     """A sentence on each of the other parts that are whole."""
     for part, sentence in (("predicted", _predicted), ("bits", _bits), ("pruning", _pruning)):
-        yield from bench.whole(part, lambda make=sentence: make(bench))  # type: ignore[misc]
+        yield from bench.whole(part, partial(sentence, bench))
 
 
 def _predicted(bench: Bench) -> str:

@@ -121,7 +121,7 @@ def noise_variances(
 
 def is_size(sigma: Any) -> bool:
     """Whether noise can be so large."""
-    return isinstance(sigma, Real) and 0 <= sigma < inf
+    return isinstance(sigma, Real) and 0 <= float(sigma) < inf
 
 
 def checked_size(noise: Device, sigma: float | None, bits: Bits | None) -> None:
