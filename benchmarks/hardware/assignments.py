@@ -160,8 +160,8 @@ def rank_table(bench: Bench) -> Table:
         f"ResNet-20, one scale per tensor, {TRIALS} random assignments of up to 8 bits to its tensors. Half of them "
         f"raise the loss by more than {' and '.join(medians)}. Spearman's rank correlation of the predicted increase "
         f"with that measured on {many} training images; predicted from as many images as the column says. Seconds "
-        "of one thread, for the curvature. *Actual errors* weighs the errors that rounding makes, the others the mean error "
-        "step²/12; *weight error* is the plain sum of squared errors.",
+        "of one thread, for the curvature. *Actual errors* weighs the errors that rounding makes, the others the mean "
+        "error step²/12; *weight error* is the plain sum of squared errors.",
         ("predicted by", "images", *(f"Spearman, {f} to 8 bits" for f in FEWEST), "seconds"),
         [
             (m, n, *(f"{rank(bench, f['costs'], fewest):.3f}" for fewest in FEWEST), decimals(f["seconds"], 1))
