@@ -13,18 +13,18 @@ from minsharp.measures.noise import Device
 
 from .bench import DIGITS, Bench
 
-NETWORKS = ("resnet20", "depthwise", *DIGITS)
+NETWORKS = ("resnet20", "resnet56", "depthwise", *DIGITS)
 TRIALS = 5
 MOST = 1000  # test images
 SIZES: dict[Device, tuple[str, tuple[float, ...]]] = {
-    "absolute": ("sigmas", (0.003, 0.006, 0.01, 0.015, 0.02, 0.03)),
-    "relative": ("sigmas", (0.03, 0.06, 0.1, 0.15, 0.2, 0.3)),
-    "max": ("bits", (8, 6, 5, 4, 3)),
-    "max-per-channel": ("bits", (8, 6, 5, 4, 3)),
+    "absolute": ("sigmas", (0.003, 0.01, 0.02, 0.03)),
+    "relative": ("sigmas", (0.05, 0.1, 0.2, 0.3)),
+    "max": ("bits", (6, 5, 4, 3)),
+    "max-per-channel": ("bits", (6, 5, 4, 3)),
 }
 LARGER: dict[Device, float] = {"absolute": 4.0, "relative": 2.0}  # how much more noise the digits take, bearing more
 DROPS = (0.01, 0.02, 0.05, 0.1)
-COLOURS = dict(zip(NETWORKS, ("#4c72b0", "#dd8452", "#55a868", "#c44e52"), strict=True))
+COLOURS = dict(zip(NETWORKS, ("#4c72b0", "#8172b3", "#dd8452", "#55a868", "#c44e52"), strict=True))
 MARKERS: dict[Device, str] = {"absolute": "o", "relative": "s", "max": "^", "max-per-channel": "v"}
 FIGURE = "figures/predicted-accuracy.svg"
 

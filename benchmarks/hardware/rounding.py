@@ -1,7 +1,9 @@
 """Equivalent networks, their weights rounded to nearest: which images of the test set stay right."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
+from math import hypot
 from typing import Any
 
 import numpy as np
@@ -17,15 +19,48 @@ NETWORKS = ("resnet20", "resnet56", "depthwise")
 MATCHED = ("matched, Hessian", "matched, margin")
 RIVALS = tuple(v for v in VARIANTS if v not in MATCHED)
 SCALE: dict[Noise, str] = {"max": "one scale per tensor", "max-per-channel": "one scale per channel"}
-WANTED = (("max", 4, 1.5), ("max", 3, 10.0))  # points above the original, ResNet-20
+WANTED: tuple[tuple[Noise, int, float], ...] = (
+    ("max", 4, 1.5),
+    ("max", 3, 10.0),
+)  # points above the original, ResNet-20
 ENOUGH = 8  # cells of ten
 
-Cells = Mapping[tuple[Noise, str, int], Any]  # noise, variant, bits -> one for each image that is right: (n,)
+
+@dataclass(frozen=True)
+class Outcome:
+    """How many of so many images are right; and which, one for each that is: (n,), if that was kept."""
+
+    share: float
+    samples: int
+    which: Any = None
+
+    @staticmethod
+    def of(held: str | float, samples: int) -> "Outcome":
+        """From what a cell holds."""
+        if isinstance(held, float):
+            return Outcome(held, samples)
+        which = unpacked(held, samples)
+        return Outcome(float(which.mean()), samples, which)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the share."""
+        return error_of(self.share, self.samples)
+
+    def minus(self, other: "Outcome") -> tuple[float, float]:
+        """How many points more are right, and the error of that: image by image, or of independent images."""
+        if self.which is None or other.which is None:
+            return 100 * (self.share - other.share), 100 * hypot(self.error, other.error)
+        d = self.which - other.which
+        return 100 * float(d.mean()), 100 * float(d.std(ddof=1)) / len(d) ** 0.5
+
+
+Cells = Mapping[tuple[Noise, str, int], Outcome]  # by noise, variant and bits
 
 
 def measured(bench: Bench, name: str) -> Cells:
     """All cells of a network."""
-    found: dict[tuple[Noise, str, int], Any] = {}
+    found: dict[tuple[Noise, str, int], Outcome] = {}
     for noise in NOISES:
         for variant in VARIANTS:
 
@@ -35,7 +70,7 @@ def measured(bench: Bench, name: str) -> Cells:
 
             samples = bench.samples(name)
             texts = bench.cell(f"rounding/{samples}/{name}-{noise}-{variant}", work)
-            found |= {(noise, variant, b): unpacked(texts[str(b)], samples) for b in BITS}
+            found |= {(noise, variant, b): Outcome.of(texts[str(b)], samples) for b in BITS}
     return found
 
 
@@ -45,21 +80,15 @@ def known(bench: Bench) -> dict[str, Cells]:
     return {name: cells for name in names for cells in bench.whole(name, partial(measured, bench, name))}
 
 
-def best(cells: Cells, noise: Noise, bits: int) -> float:
-    """The largest accuracy of any variant."""
-    return max(float(cells[noise, v, bits].mean()) for v in VARIANTS)
+def best(cells: Cells, noise: Noise, bits: int) -> Outcome:
+    """The one with the largest accuracy of all variants."""
+    return max((cells[noise, v, bits] for v in VARIANTS), key=lambda outcome: outcome.share)
 
 
 def near(cells: Cells, variant: str, noise: Noise, bits: int) -> bool:
     """Whether a variant is the best, or within one standard error of the best."""
-    top, which = best(cells, noise, bits), cells[noise, variant, bits]
-    return float(which.mean()) >= top - error_of(top, len(which))
-
-
-def difference(a: Any, b: Any) -> tuple[float, float]:
-    """How many points more images are right, and the standard error of that, image by image."""
-    d = a - b
-    return 100 * float(d.mean()), 100 * float(d.std(ddof=1)) / len(d) ** 0.5
+    top = best(cells, noise, bits)
+    return cells[noise, variant, bits].share >= top.share - top.error
 
 
 def signed(pair: tuple[float, float]) -> str:
@@ -68,24 +97,22 @@ def signed(pair: tuple[float, float]) -> str:
 
 def accuracy_table(name: str, noise: Noise, cells: Cells) -> Table:
     """Every variant, and the paired differences that matter."""
-    samples = len(cells[noise, "original", BITS[0]])
+    samples = cells[noise, "original", BITS[0]].samples
     rows = [
         (
             v,
-            *(
-                shown(float(cells[noise, v, b].mean()), samples) + ("*" if near(cells, v, noise, b) else "")
-                for b in BITS
-            ),
+            *(shown(cells[noise, v, b].share, samples) + ("*" if near(cells, v, noise, b) else "") for b in BITS),
         )
         for v in VARIANTS
     ]
     for variant in MATCHED:
-        pairs = [difference(cells[noise, variant, b], cells[noise, "original", b]) for b in BITS]
+        pairs = [cells[noise, variant, b].minus(cells[noise, "original", b]) for b in BITS]
         rows.append((f"{variant}: gain", *map(signed, pairs)))
     return Table(
         f"{name}, {SCALE[noise]}",
         f"Accuracy in percent of {samples:,} test images, the weights rounded to nearest. A star: the best, or within "
-        "one standard error of it. The gain over the original is paired, image by image.",
+        "one standard error of it. The gain is over the original; its error is that of paired images where the cells hold "
+        "them, else of independent samples, which is larger.",
         ("", *(f"{b} bits" for b in BITS)),
         rows,
     )
@@ -97,7 +124,7 @@ def verdict_table(found: Mapping[str, Cells]) -> Table:
     for v in VARIANTS:
         counts = [sum(near(cells, v, k, b) for k in NOISES for b in BITS) for cells in found.values()]
         means = [
-            f"{100 * np.mean([best(cells, k, b) - cells[k, v, b].mean() for k in NOISES for b in BITS]):.2f}"
+            f"{100 * np.mean([best(cells, k, b).share - cells[k, v, b].share for k in NOISES for b in BITS]):.2f}"
             for cells in found.values()
         ]
         rows.append((v, *(f"{c} ({m})" for c, m in zip(counts, means, strict=True))))
@@ -117,7 +144,7 @@ def verdicts(found: Mapping[str, Cells]) -> Iterator[str]:
             yield f"**{name}, {variant}.** {_losses(cells, variant)}"
     for noise, bits, points in WANTED if "resnet20" in found else ():
         cells = found["resnet20"]
-        gains = [difference(cells[noise, v, bits], cells[noise, "original", bits]) for v in MATCHED]  # type: ignore[index]
+        gains = [cells[noise, v, bits].minus(cells[noise, "original", bits]) for v in MATCHED]
         text = ", ".join(f"{signed(g)} ({v})" for g, v in zip(gains, MATCHED, strict=True))
         met = "met" if gains[0][0] >= points else "not met"
         yield f"Wanted of ResNet-20 with {bits} bits per tensor: +{points} points. Measured: {text}: {met}."
@@ -130,8 +157,8 @@ def _losses(cells: Cells, variant: str) -> str:
         for b in BITS:
             if near(cells, variant, noise, b):
                 continue
-            top = max(VARIANTS, key=lambda v: cells[noise, v, b].mean())
-            gap = difference(cells[noise, variant, b], cells[noise, top, b])
+            top = max(VARIANTS, key=lambda v: cells[noise, v, b].share)
+            gap = cells[noise, variant, b].minus(cells[noise, top, b])
             lost.append(f"{signed(gap)} against {top} at {b} bits, {SCALE[noise].removeprefix('one scale ')}")
     near_best = len(NOISES) * len(BITS) - len(lost)
     met = "what was wanted" if near_best >= ENOUGH else f"{ENOUGH} were wanted"

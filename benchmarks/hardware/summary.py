@@ -6,6 +6,7 @@ from itertools import product
 from pathlib import Path
 
 from minsharp.files import write_text
+from minsharp.measures.noise import Noise
 from minsharp.text import markdown_table
 
 from . import assignments, predictions, pruning, rounding
@@ -21,7 +22,7 @@ def lines(bench: Bench) -> Iterator[str]:
     """A table of the low numbers of bits, and a sentence on each of the other measurements."""
     found = rounding.known(bench)
     rows = [
-        (name, rounding.SCALE[noise], str(b), *(f"{100 * cells[noise, v, b].mean():.1f}" for v in VARIANTS))
+        (name, rounding.SCALE[noise], str(b), *(f"{100 * cells[noise, v, b].share:.1f}" for v in VARIANTS))
         for (name, cells), noise, b in product(found.items(), rounding.NOISES, LOW)
     ]
     if rows:
@@ -62,8 +63,8 @@ def near(cells: Cells, variant: str) -> int:
     return sum(rounding.near(cells, variant, noise, b) for noise, b in product(rounding.NOISES, rounding.BITS))
 
 
-def _spread(cells: Cells, noise: str) -> float:
-    shares = [float(cells[noise, v, 8].mean()) for v in VARIANTS]  # type: ignore[index]
+def _spread(cells: Cells, noise: Noise) -> float:
+    shares = [cells[noise, v, 8].share for v in VARIANTS]
     return 100 * (max(shares) - min(shares))
 
 
