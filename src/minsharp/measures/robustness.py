@@ -27,6 +27,7 @@ from .noise import (
     checked,
     checked_size,
     is_noisy,
+    is_size,
     levels,
     noise_variances,
     quantized,
@@ -149,7 +150,7 @@ def noise_robustness(
     treated = checked(noise, biases, DEVICES)
     if trials < 2:
         raise InputError(f"trials={trials}: expected at least 2, for a standard error")
-    if not sigmas or not all(sigma >= 0 for sigma in sigmas):
+    if not isinstance(sigmas, Sequence) or not sigmas or not all(map(is_size, sigmas)):
         raise InputError(f"sigmas={sigmas!r}: expected sizes of noise, none negative, as in sigmas=[0.01, 0.1]")
     if bits is not None and (isinstance(bits, int | Mapping) or not bits):
         raise InputError(f"bits={bits!r}: expected numbers of bits in a list, as in bits=[8, 4]")

@@ -1,4 +1,4 @@
-"""One picture of what minsharp is for: the trace can be fooled, and the flattest network bears more noise."""
+"""One picture of what minsharp is for: the trace can be fooled, and the flattest network bears more absolute noise."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
