@@ -12,7 +12,6 @@ from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSamp
 from ..errors import InputError
 from .batches import Data, batches
 
-
 _SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
