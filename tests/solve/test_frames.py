@@ -111,6 +111,16 @@ def test_singular_matrices_have_an_infimum_and_finite_matrices_near_it(rank_out:
     assert found.log_bound <= found.log_value
 
 
+def test_ranges_that_fill_the_space_only_together_leave_no_matrix_singular() -> None:
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        S_out, S_in = gram(rng, 6, 3), gram(rng, 6, 3)
+        P, attained = bounded_mean(S_out, S_in, 1e12)
+        assert np.linalg.eigvalsh(P)[0] > 0, seed
+        assert np.trace(np.linalg.solve(P, S_out)) + np.trace(P @ S_in) < least_trace(S_out, S_in) + 1e-4, seed
+        assert attained, seed
+
+
 def test_the_infimum_of_singular_matrices_is_approached_by_descent() -> None:
     rng = np.random.default_rng(6)
     terms = Terms(np.stack([gram(rng, 3, 1), gram(rng, 3, 9)]), np.zeros((2, 0)), np.array([False, True]))

@@ -9,6 +9,7 @@ import typer
 
 from ..extras import required
 from ..text import printable
+from .names import MEASURES, PRESETS, PROTOCOLS, last_beginning, named
 from .options import (
     Address,
     DataDir,
@@ -36,6 +37,27 @@ app = typer.Typer(
 )
 
 MOST_SEEDS = 100_000
+Preset = Annotated[
+    str,
+    typer.Option(
+        help="digits (minutes), mnist-small, or paper (for a cluster).",
+        autocompletion=lambda incomplete: [name for name in PRESETS if name.startswith(incomplete)],
+    ),
+]
+Protocol = Annotated[
+    str,
+    typer.Option(
+        help="epochs (the paper's) or loss (all to one training loss).",
+        autocompletion=lambda incomplete: [name for name in PROTOCOLS if name.startswith(incomplete)],
+    ),
+]
+Measures = Annotated[
+    str | None,
+    typer.Option(
+        help="Names of measures, with commas between them, as in trace,minimum-sharpness-neuron.",
+        autocompletion=lambda incomplete: last_beginning(incomplete, MEASURES),
+    ),
+]
 
 
 @app.command()
@@ -79,12 +101,12 @@ def trace(
 
 @app.command()
 def labels(
-    preset: Annotated[str, typer.Option(help="digits (minutes), mnist-small, or paper (for a cluster).")] = "digits",
-    protocol: Annotated[str, typer.Option(help="epochs (the paper's) or loss (all to one training loss).")] = "epochs",
+    preset: Preset = "digits",
+    protocol: Protocol = "epochs",
     models: Models = None,
     ratios: Annotated[str | None, typer.Option(help="Fractions of permuted labels. (default: 0, 0.1, ..., 1)")] = None,
     seeds: Seeds = None,
-    measures: Annotated[str | None, typer.Option(help="Names of measures, with commas between them.")] = None,
+    measures: Measures = None,
     train: Annotated[int | None, typer.Option(help="Training images, if not the preset's number.", min=1)] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs, or the most epochs, if not the preset's.", min=1)] = None,
     out: Out = None,
@@ -104,7 +126,7 @@ def labels(
         models=None if models is None else _words(models, ()),
         ratios=module.RATIOS if ratios is None else [float(r) for r in _numbers(ratios, float, "--ratios")],
         seeds=None if seeds is None else _seeds(seeds, 0),
-        measures=_words(measures, module.MEASURES),
+        measures=[named(name, MEASURES) for name in _words(measures, module.MEASURES)],
         train=train,
         epochs=epochs,
         device=device,

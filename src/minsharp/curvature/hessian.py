@@ -191,7 +191,7 @@ def measured_over(
     loss = _loss(criterion, chosen.curvature)
     first, stream = first_of(batches(data))
     network = read(model, first.inputs, outputs=chosen.outputs, class_axis=chosen.class_axis)
-    loss, seen = with_floor(_on_axis(loss, network, first), network, data)
+    loss, stream = with_floor(_on_axis(loss, network, first), network, data, stream)
     weights = network.digests()
     if chosen.of == "activations":
         network = activations(network)
@@ -209,8 +209,6 @@ def measured_over(
             total = estimator.run(stream, size, advance)
         else:
             total = Engine(network, names, loss, quantity, chosen.memory).run(stream, advance)
-    if seen not in (None, total.samples):
-        raise InputError(f"the data gave {seen} samples the first time, and {total.samples} when it was read again")
     exact = {name: chosen.curvature in LOSSLESS or bool(known[name]) for name in names}
     facts = Measured(total, chosen.curvature, loss.name, loss.mean, exact, network.graph, weights)
     return _weighed(quantity.result(facts), facts)

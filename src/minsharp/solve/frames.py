@@ -81,9 +81,9 @@ def geometric_mean(S_out: Array, S_in: Array) -> tuple[Array, float]:
     """
     values, vectors = np.linalg.eigh(S_in)
     root = np.sqrt(values)
-    half = (vectors * root).T  # half^T half = S_in
-    inner, turn = np.linalg.eigh(half @ S_out @ half.T)
-    inner = np.sqrt(np.maximum(inner, 0.0))
+    outer, axes = np.linalg.eigh(S_out)
+    product = (vectors * root).T @ (axes * np.sqrt(np.maximum(outer, 0.0)))  # its square: S_in^1/2 S_out S_in^1/2
+    turn, inner, _ = np.linalg.svd(product)  # small values to rounding of the largest, not to its root
     back = (vectors / root) @ turn  # P = back diag(inner) back^T
     return (back * inner) @ back.T, 2 * float(inner.sum())
 
