@@ -28,6 +28,7 @@ from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import count, number, plain_table, plus_minus
+from .full import FullMinimumSharpness
 from .minimum import MinimumSharpness, minimum_sharpness
 from .program import Curvature
 
@@ -41,7 +42,7 @@ class RelativeMinimumSharpness(Saved):
     value: float
     lower_bound: float
     energy: float
-    minimum: MinimumSharpness = field(repr=False)
+    minimum: MinimumSharpness | FullMinimumSharpness = field(repr=False)
 
     def check_whole(self) -> None:
         """As the minimum is."""
