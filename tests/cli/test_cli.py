@@ -176,7 +176,8 @@ def test_exported_networks_give_the_numbers_of_the_python_call(entry: Entry, tmp
 
 
 def test_a_loaded_network_computes_what_was_exported(model: Path) -> None:
-    from minsharp.cli.factories import ModelChoice, load_model
+    from minsharp.cli.choices import ModelChoice
+    from minsharp.cli.factories import load_model
 
     inputs, _ = ZOO[0].data(7)
     loaded = load_model(ModelChoice(str(model)))

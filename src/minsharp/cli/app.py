@@ -7,13 +7,14 @@ import typer
 from ..errors import InputError
 from ..version import __version__
 from . import team
-from .bench import bench
-from .bits import bits
-from .compare import compare
-from .demo import demo
-from .flatten import flatten
-from .measure import measure
-from .merge import merge
+from .commands.bench import bench
+from .commands.bits import bits
+from .commands.compare import compare
+from .commands.demo import demo
+from .commands.doctor import doctor
+from .commands.flatten import flatten
+from .commands.measure import measure
+from .commands.merge import merge
 from .reproduce import app as reproduce
 from .reproduce import figures
 
@@ -47,7 +48,7 @@ def root(
         )
 
 
-for command in (demo, measure, merge, flatten, bits, compare, bench):
+for command in (demo, measure, merge, flatten, bits, compare, bench, doctor):
     app.command()(command)
 app.add_typer(reproduce)
 app.command()(figures)

@@ -1,14 +1,11 @@
 """Models as the command line names them: exported files, and factories with their arguments."""
 
-import ast
 import importlib
 import inspect
 import re
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -20,46 +17,28 @@ from ..errors import InputError
 from ..files import is_file
 from ..io.pt2 import load_pt2
 from ..io.weights import PICKLED, load_weights
+from .choices import ModelChoice, arguments_of
 from .output import note
 
 _LONGEST = 400
 """Characters of a signature that an error shows."""
 
 
-@dataclass(frozen=True)
-class ModelChoice:
-    """What the options say of a model."""
-
-    name: str
-    arguments: Sequence[str] = ()
-    weights: Path | None = None
-    weights_key: str | None = None
-    outputs: str | None = None
-    class_axis: int | None = None
-
-    @property
-    def reading(self) -> dict[str, Any]:
-        """How the model is read: which of what it returns, and where the classes are."""
-        pick: str | int | None = self.outputs
-        if self.outputs is not None and re.fullmatch(r"-?\d{1,9}", self.outputs):
-            pick = int(self.outputs)
-        return {"outputs": pick, "class_axis": self.class_axis}
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What to tell of it with the results."""
-        return {
-            "model": self.name,
-            "arguments": arguments_of(self.arguments) or None,
-            "weights": None if self.weights is None else str(self.weights),
-            "weights_key": self.weights_key,
-            "outputs": self.outputs,
-            "class_axis": self.class_axis,
-        }
-
-
 def load_model(choice: ModelChoice) -> nn.Module:
-    """A model from a `.pt2` file or from ``package.module:factory``, with weights from a file if one is given."""
+    """A model from a `.pt2` file or from ``package.module:factory``, with weights from a file if one is given.
+
+    Its BatchNorms are folded if that is asked for.
+    """
+    module = _loaded(choice)
+    if not choice.fold:
+        return module
+    from ..network.fold import fold_batchnorm
+
+    return fold_batchnorm(module.eval())
+
+
+def _loaded(choice: ModelChoice) -> nn.Module:
+    """The model as it comes."""
     arguments = arguments_of(choice.arguments)
     if choice.name.lower().endswith(".pt2"):
         path = Path(choice.name)
@@ -87,32 +66,6 @@ def load_model(choice: ModelChoice) -> nn.Module:
     elif choice.weights_key is not None:
         raise InputError(f"--weights-key {choice.weights_key}: of which file? --weights FILE")
     return module
-
-
-def arguments_of(words: Sequence[str]) -> dict[str, Any]:
-    """Arguments by name from words such as ``width=64``: Python literals where they are such, else text; never code.
-
-    >>> arguments_of(["depth=3", "norm=batch", "sizes=[1, 2]", 'tag="3"'])
-    {'depth': 3, 'norm': 'batch', 'sizes': [1, 2], 'tag': '3'}
-    """
-    found: dict[str, Any] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name.isidentifier():
-            raise InputError(f"--arg {word}: expected name=value, as in --arg num_classes=10")
-        if name in found:
-            raise InputError(f"--arg {word}: '{name}' was given before, as {found[name]!r}")
-        found[name] = _literal(value)
-    return found
-
-
-def _literal(text: str) -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd escapes in what may be no Python at all
-            return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text
 
 
 def _made(model: str, arguments: dict[str, Any]) -> nn.Module:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from .names import DATA, IMAGES_TO_TRAIN_ON, WEIGHTS
+
 
 class Loss(StrEnum):
     """The criterion, by the name that `minsharp.cli.sources.LOSSES` knows it by."""
@@ -48,6 +50,13 @@ class Rounding(StrEnum):
     MAX_PER_CHANNEL = "max-per-channel"
 
 
+class Biases(StrEnum):
+    """How biases are treated by the hardware."""
+
+    EXACT = "exact"
+    NOISY = "noisy"
+
+
 class ExecutorName(StrEnum):
     """What runs the cells of an experiment."""
 
@@ -62,15 +71,11 @@ def _models(incomplete: str) -> list[str]:
 
 def _data(incomplete: str) -> list[str]:
     """Data sets by name, and files that hold data."""
-    from ..data import NAMES
-
-    return [name for name in NAMES if name.startswith(incomplete)] + _files(incomplete, (".npz", ".safetensors"))
+    return [name for name in DATA if name.startswith(incomplete)] + _files(incomplete, (".npz", ".safetensors"))
 
 
 def _weights(incomplete: str) -> list[str]:
-    from ..io.weights import PICKLED
-
-    return _files(incomplete, (".safetensors", *PICKLED))
+    return _files(incomplete, WEIGHTS)
 
 
 def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -137,6 +142,10 @@ WeightsKey = Annotated[
         help="Which weights of a checkpoint, where several fit: keys, and what their names begin with, with slashes "
         "between them: ema, or state_dict/student.",
     ),
+]
+Fold = Annotated[
+    bool,
+    typer.Option("--fold-batchnorm", help="Fold BatchNorm into the layers before it first, as hardware has it."),
 ]
 Data = Annotated[
     str,
@@ -206,6 +215,10 @@ Parameters = Annotated[
     list[str] | None,
     typer.Option("--parameters", metavar="PATTERN", help="Measure only parameters that match; may be repeated."),
 ]
+ReportFile = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FILE.html", help="Also write a report: one HTML file that needs no network."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
 
 # The experiments'
@@ -219,6 +232,12 @@ Address = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Throw away what the folder holds, and run everything.")]
 Seeds = Annotated[str | None, typer.Option(help="How many seeds, or which: '10', '3-5', '1,3,5'.")]
 Device = Annotated[str, typer.Option(help="A torch device.")]
-DataName = Annotated[str, typer.Option(help="digits, mnist or fashion-mnist.")]
+DataName = Annotated[
+    str,
+    typer.Option(
+        help="digits, mnist or fashion-mnist.",
+        autocompletion=lambda incomplete: [name for name in IMAGES_TO_TRAIN_ON if name.startswith(incomplete)],
+    ),
+]
 Models = Annotated[str | None, typer.Option(help="Only these networks, with commas between them.")]
 SampleCounts = Annotated[str, typer.Option(help="Numbers of samples, with commas between them.")]
