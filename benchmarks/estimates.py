@@ -23,7 +23,7 @@ from skerch.algorithms import xhutchpp
 from torch import Tensor, nn
 
 import minsharp
-from minsharp.text import count, duration, magnitude, percent, times
+from minsharp.text import count, duration, percent, times
 
 from .clock import race, tuned
 from .methods import BARE, TRACE, Method, Run

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
 from pathlib import Path
 
 from rich.table import Table as RichTable
@@ -10,7 +9,6 @@ from rich.table import Table as RichTable
 from minsharp.files import write_text
 from minsharp.text import markdown_table
 from minsharp.text.terminal import rich_table
-
 
 PAGE = Path("docs/performance.md")
 """Several programs write sections of it: `benchmarks.run` begins it, the others put theirs in their places."""

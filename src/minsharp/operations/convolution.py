@@ -16,7 +16,6 @@ from ..rules.pullback import Pull, by_autograd, stacked
 from ..rules.row import Row
 from .windows import Geometry
 
-
 _GRADIENT_BLOCK = 1 << 21
 """Numbers: of how many samples the gradients are taken at once."""
 _WIDE, _LARGE = 32, 64
@@ -30,7 +29,7 @@ def _batched(operation: Operation, graph: Graph) -> bool:
 
 
 def _gradient(bound: Mapping[str, Any], x: Tensor, g: Tensor) -> Tensor:
-    """The gradient of the weight, each sample by itself: (n, channels, *in), (n, C, *out) -> (n * C, channels, *taps)."""
+    """The weight's, sample by sample: (n, channels, *in), (n, C, *out) -> (n * C, channels, *taps)."""
     geometry, (n, C), shape = Geometry.of(bound), g.shape[:2], bound["weight"].shape
     like = bound["weight"] if n * C == shape[0] else g.new_empty(1).expand(n * C, *shape[1:])
     tensors = (g, x, like) if n == 1 else (g.flatten(0, 1).unsqueeze(0), x.flatten(0, 1).unsqueeze(0), like)
