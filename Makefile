@@ -56,7 +56,7 @@ lint-spelling: $(VENV)/ready
 	$(VENV)/bin/codespell
 
 docs: $(VENV)/ready
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	$(VENV)/bin/zensical build --strict --clean
 
 bench: $(BENCH_VENV)/ready
 	$(BENCH_VENV)/bin/python -m benchmarks.run
@@ -102,4 +102,4 @@ $(RELEASE_VENV)/ready: tests/release/requirements.txt
 	@touch $@
 
 clean:
-	rm -rf dist $(VENV) $(BENCH_VENV) $(INTEGRATIONS_VENV) $(RELEASE_VENV) .bounds-venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis site
+	rm -rf dist $(VENV) $(BENCH_VENV) $(INTEGRATIONS_VENV) $(RELEASE_VENV) .bounds-venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache site
