@@ -60,8 +60,9 @@ docs: $(VENV)/ready
 
 bench: $(BENCH_VENV)/ready
 	$(BENCH_VENV)/bin/python -m benchmarks.run
-	$(BENCH_VENV)/bin/python -m benchmarks.rescaling
 	$(BENCH_VENV)/bin/python -m benchmarks.transformers
+	$(BENCH_VENV)/bin/python -m benchmarks.estimates
+	$(BENCH_VENV)/bin/python -m benchmarks.rescaling
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"minsharp needs Python >= 3.11, {sys.executable} is {v.major}.{v.minor}; try: make PYTHON=python3.11")'

@@ -28,6 +28,10 @@ Plot = Annotated[
 ]
 
 
+options.in_panel(options.MEASURED, Choices, Budget, Size, RoundingOption)
+options.in_panel(options.RESULTS, Out, Plot)
+
+
 @command
 def bits(
     model: options.Model,

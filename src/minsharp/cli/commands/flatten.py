@@ -35,6 +35,10 @@ BiasesOption = Annotated[
 ]
 
 
+options.in_panel(options.MEASURED, ScopeOption, PowerOfTwo, NoiseOption)
+options.in_panel(options.RESULTS, Out)
+
+
 @command
 def flatten(
     model: options.Model,
