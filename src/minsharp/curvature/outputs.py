@@ -10,6 +10,7 @@ from ..errors import InputError
 from ..losses import Loss, Margin
 from ..losses.axis import OnAxis
 from ..losses.wording import wide
+from ..network.finite import first_non_finite, is_finite
 from ..network.network import Network
 from ..subject.batches import Batch, Data, batches, chunks
 from ..subject.inputs import call_form
@@ -28,6 +29,8 @@ def outputs_of(network: Network, data: Data) -> Iterator[tuple[Tensor, Batch]]:
         with torch.no_grad(), eval_mode(module), random_state_kept(device):
             args, kwargs = call_form(module, batch.to(device).inputs)
             outputs = picked(module(*args, **kwargs))
+        if not is_finite(outputs):
+            raise first_non_finite(network, network.bind(batch.to(device).inputs))
         yield outputs, batch
 
 
