@@ -115,13 +115,7 @@ def _story(results: Sequence[MinimumSharpness]) -> str:
     if not best.trace or best.value >= best.trace * (1 - 1e-9):
         return f"{what} is {number(best.trace)}, and no {group} of this network lowers it."
     ratio = f"{number(best.trace / best.value, 3)} times" if best.value else "arbitrarily"
-    group = "no rescaling or change of basis goes lower" if best.scope == "full" else "no rescaling goes lower"
     return (
-<<<<<<< HEAD
-        f"The trace of the {kind} is {number(best.trace)}. The same function can be written with a trace of "
-        f"{number(best.value)}: {ratio} flatter, and {group}."
-=======
         f"{what} is {number(best.trace)}. The same function can be written with one of "
         f"{number(best.value)}: {ratio} flatter, and no {group} goes lower."
->>>>>>> main
     )
