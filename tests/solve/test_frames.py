@@ -158,7 +158,7 @@ def test_the_closed_form_balances() -> None:
 
 def test_frames_with_one_matrix_on_each_side_are_exponentials_together() -> None:
     rng = np.random.default_rng(7)
-    A, log_c = rng.normal(size=(3, 2)), rng.normal(size=3)
+    A, log_c = np.concatenate([np.eye(2), -np.eye(2)]), rng.normal(size=4)
     rows = rng.normal(size=(2, 2))
     frames = [Terms(np.stack([gram(rng, h, 9), gram(rng, h, 9)]), rows, np.array([False, True])) for h in (1, 1, 1, 3)]
     found = minimise_with_frames(log_c, A, frames, 1e12)

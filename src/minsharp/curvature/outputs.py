@@ -36,6 +36,8 @@ def outputs_of(
         with torch.no_grad(), eval_mode(module), random_state_kept(device):
             args, kwargs = call_form(module, batch.to(device).inputs)
             outputs = picked(module(*args, **kwargs))
+        if not is_finite(outputs):
+            raise first_non_finite(network, network.bind(batch.to(device).inputs))
         yield outputs, batch
 
 

@@ -148,7 +148,6 @@ def _scales_of(result: MinimumSharpness) -> Content:
     head = ("parameter", "least", "geometric mean", "largest")
     return {
         "heading": _heading(result),
-        "matrices": isinstance(change, Transformation) and bool(change.frames),
         "chart": ranges(f"Range of the factors, scope {result.scope}", rows[:SHOWN]),
         "table": Table(f"Factors of each parameter, scope {result.scope}", head, tuple(cells)),
         "frames": _frames(change) if isinstance(change, Transformation) else None,
