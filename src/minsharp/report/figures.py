@@ -37,11 +37,26 @@ def drawn(results: Results) -> dict[str, bytes]:
     found = {}
     with matplotlib.rc_context(_STYLE):
         for name, figure in results.experiment.figures(results):
+            _plain_powers(figure)
             for ending, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
                 buffer = io.BytesIO()
                 figure.savefig(buffer, bbox_inches="tight", metadata=metadata, format=ending)
                 found[f"{_file_name(name)}.{ending}"] = buffer.getvalue()
     return found
+
+
+def _plain_powers(figure: Any) -> None:
+    """Numbers along logarithmic axes as text: matplotlib's own are formulas, and no formula is set here."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":
+                low, high = sorted(axis.get_view_interval())
+                few = sum(low <= place <= high for place in axis.get_majorticklocs()) < 2
+                axis.set_major_formatter(plain)
+                axis.set_minor_formatter(plain if few else NullFormatter())
 
 
 def _file_name(name: str) -> str:
