@@ -173,7 +173,7 @@ def rank_table(bench: Bench) -> Table:
 def allocations(bench: Bench) -> list[dict[str, Any]]:
     """The shares of images that are right with bits allocated, and with the same bits for all."""
     found = []
-    data = bench.test(NAME)
+    data = tuple(t[: bench.options.samples_bits] for t in bench.test(NAME))
     for state in STATES:
         model, scales = bench.matched(NAME, "hessian", "max") if state == STATES[1] else (bench.network(NAME)[0], {})
         diagonal = moved(bench.diagonal(NAME, "hessian"), scales)
@@ -204,12 +204,12 @@ LEAST = (2, 3)
 
 def allocation_key(bench: Bench) -> str:
     """Where it is kept."""
-    return f"allocations/{bench.samples(NAME)}/{NAME}"
+    return f"allocations/{min(bench.options.samples_bits, bench.samples(NAME))}/{NAME}"
 
 
 def allocation_table(bench: Bench) -> Table:
     """Accuracy of allocated and uniform bits."""
-    samples = bench.samples(NAME)
+    samples = min(bench.options.samples_bits, bench.samples(NAME))
     found = bench.cell(allocation_key(bench), lambda: allocations(bench))
     columns = ("uniform", *map(str, LEAST))
     rows = [
