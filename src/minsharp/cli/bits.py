@@ -80,11 +80,8 @@ def bits(
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
     task = prepare(choice, source, loss, curvature, parameters, tolerance=tolerance, seed=seed)
     diagonal = hessian_diagonal(task.network, task.data.batches, task.loss, **task.options)
-    given: Any = {"size": size} if size is not None and budget is None else {"budget": budget, "size": size}
-    if budget is None and size is None:
-        given = {"budget": 4.0}
     chosen: Any = {"bits": numbers, "noise": str(noise)}
-    result = allocate_bits(task.network, diagonal, **given, **chosen)
+    result = allocate_bits(task.network, diagonal, budget=_budget(budget, size), size=size, **chosen)
     if as_json:
         print_json({**task.settings, **result.to_dict()})
     else:
@@ -95,6 +92,11 @@ def bits(
     if plot is not None:
         _draw(plot, task, diagonal, chosen)
         note(f"wrote {plot}")
+
+
+def _budget(budget: float | None, size: int | None) -> float | None:
+    """Four bits per weight where nothing is said."""
+    return 4.0 if budget is None and size is None else budget
 
 
 def _numbers(text: str) -> list[int]:
@@ -133,7 +135,8 @@ def _draw(path: Path, task: Task, diagonal: Diagonal, chosen: Any) -> None:
     axis = figure.subplots()
     axis.plot([each.size for each in found], shares[: len(found)], marker="o", label="allocated")
     axis.plot([b * weights / 8 for b in uniform], shares[len(found) :], marker="s", linestyle="--", label="uniform")
-    axis.set(xlabel="bytes", ylabel="accuracy" if levels[0].accuracy is not None else "agreement")
+    share = "agreement" if levels[0].accuracy is None else "accuracy"
+    axis.set(xlabel=f"bytes for weights, rounded with noise '{chosen['noise']}'", ylabel=f"{share} on the data given")
     axis.legend()
     ending = path.suffix.lower().removeprefix(".")
     write_atomically(path, lambda temporary: figure.savefig(temporary, format=ending))
