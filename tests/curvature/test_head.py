@@ -121,6 +121,19 @@ def test_what_is_no_plain_linear_layer_at_the_end_is_no_head() -> None:
         assert find_head(fast_schedule(network.graph, tuple(network.parameters))) is None
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("scope", ["layer", "neuron", "full"])
+def test_a_layer_without_any_input(scope: Any) -> None:
+    model = nn.Sequential(nn.Linear(3, 0), nn.Linear(0, 4)).double()
+    with torch.no_grad():
+        model[1].bias.copy_(torch.arange(4.0))
+    for curvature in ("hessian", "ggn", "margin"):
+        result = ms.hessian_diagonal(model, torch.randn(5, 3, dtype=D), curvature=curvature)
+        assert {n: d.shape for n, d in result.by_parameter.items()} == {n: p.shape for n, p in model.named_parameters()}
+    least = ms.minimum_sharpness(model, torch.randn(5, 3, dtype=D), scope=scope)
+    assert least.value == pytest.approx(float(least.before["1.bias"]))
+
+
 def test_positions_on_other_axes_are_left_alone() -> None:
     torch.manual_seed(0)
     model, x = nn.Linear(2, 9).double(), torch.randn(3, 4, 2, dtype=D)  # outputs (n, 4, 9): classes on axis 1

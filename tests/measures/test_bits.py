@@ -5,6 +5,7 @@ import itertools
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -101,12 +102,12 @@ def test_rounded_networks_are_measured() -> None:
         ({"size": 3}, "size=3 bytes: no assignment meets it"),
         ({}, "expected one of them, as in budget=4.0"),
         ({"budget": 4.0, "size": 100}, "expected one of them"),
+        ({"budget": "four"}, "budget='four', size=None: expected a number"),
+        ({"size": True}, "budget=None, size=True: expected a number"),
         ({"budget": 4.0, "bits": (1, 2)}, "bits=1: expected a whole number from 2"),
         ({"budget": 4.0, "bits": ()}, "expected some numbers of bits"),
         ({"budget": 4.0, "bits": 4}, r"bits=4: expected numbers of bits to choose from, as in bits=\(2, 3, 4, 8\)"),
-        ({"budget": "four"}, r"budget='four': expected a number, as in budget=4\.0"),
-        ({"size": True}, "size=True: expected a number"),
-        ({"budget": float("nan")}, "budget=nan bits per weight: no assignment meets it"),
+        ({"budget": float("nan")}, "budget=nan, size=None: expected a number"),
         ({"budget": 4.0, "noise": "relative"}, "expected 'max' or 'max-per-channel'"),
         ({"budget": 4.0, "parameters": "*.bias"}, "nothing to give bits to"),
     ],
@@ -162,3 +163,17 @@ def test_tensors_of_zeros_cost_nothing() -> None:
     found = ms.allocate_bits(model, torch.randn(30, 6), budget=6.0)
     assert found.by_parameter["0.weight"] == 0
     assert found.bits == {"0.weight": 2, "2.weight": 8}
+
+
+@pytest.mark.parametrize("sigmas", [[], "0.1", 0.1, [-1.0], ["0.1"], [float("nan")], np.array([-0.1])])
+def test_sizes_of_robustness(sigmas: Any) -> None:
+    entry = BY_NAME["mlp"]
+    with pytest.raises(ms.InputError, match="sigmas="):
+        ms.noise_robustness(network(entry), entry.data(), sigmas=sigmas)
+
+
+def test_outputs_that_are_no_numbers_have_no_robustness() -> None:
+    entry = BY_NAME["mlp"]
+    inputs, targets = entry.data()
+    with pytest.raises(ms.NonFiniteError, match="the outputs on this data are not finite"):
+        ms.noise_robustness(network(entry), (inputs * torch.nan, targets))

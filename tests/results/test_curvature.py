@@ -210,6 +210,24 @@ def test_a_sum_claims_what_both_claim(model: nn.Module) -> None:
             ms.minimum_sharpness(model, both)
 
 
+def test_a_sum_over_networks_is_of_none_of_them(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    nets = [nn.Sequential(nn.Linear(3, 4), act, nn.Linear(4, 2)) for act in (nn.ReLU(), nn.Tanh(), nn.LeakyReLU())]
+    parts = [ms.hessian_trace(net, X, curvature="ggn") for net in nets]
+    total = sum(parts)
+    assert isinstance(total, ms.Trace)
+    assert (total.samples, total.graph) == (3 * len(X), None)
+    assert total.by_parameter == pytest.approx({n: sum(p.by_parameter[n] for p in parts) / 3 for n in total.exact})
+    assert not any(total.exact[f"0.{name}"] for name in ("weight", "bias"))
+    again = ms.load(parts[1].save(tmp_path / "part.json"))
+    with pytest.raises(ms.InputError, match=r"of different networks: the values of \['0.weight'"):
+        parts[0] + again  # from a file it could be of any network
+    with torch.no_grad():
+        nets[0][0].weight[0, 0] += 1e-3  # type: ignore[union-attr, operator, index]
+    with pytest.raises(ms.InputError, match=r"of different networks: the values of \['0.weight'\] differ"):
+        parts[0] + ms.hessian_trace(nets[0], X, curvature="ggn")  # another epoch
+
+
 def test_what_does_not_add_up(model: nn.Module) -> None:
     trace, diagonal = ms.hessian_trace(model, X, curvature="ggn"), ms.hessian_diagonal(model, X, curvature="ggn")
     wide = ms.hessian_diagonal(nn.Sequential(nn.Linear(3, 5), nn.GELU(), nn.Linear(5, 2)), X, curvature="ggn")

@@ -55,7 +55,8 @@ def _plain(graph: Graph, step: Step, given: dict[str, str]) -> bool:
     x, weight, out = graph.values[given["input"]], graph.values[given["weight"]], graph.values[graph.output]
     in_rows = x.samples == _IN_ROWS and out.samples == _IN_ROWS and x.shape[:-1] == out.shape[:-1]
     alone = sum(name == given["weight"] for _, name in step.operation.reads) == 1
-    return in_rows and alone and weight.samples is None and len(weight.shape) == 2 and len(out.shape) >= 2
+    whole = 0 not in (*x.shape, *weight.shape)
+    return in_rows and alone and whole and weight.samples is None and len(weight.shape) == 2 and len(out.shape) >= 2
 
 
 class LastLayer:

@@ -46,10 +46,14 @@ class Plan:
     units: float
 
 
-def plan(energies: Tensor, rank: int, units: float, generator: torch.Generator) -> Plan:
-    """The least cost at which the variance is expected to stay below so many units; energies are (n, *entries)."""
+def plan(energies: Tensor, rank: int, units: float, generator: torch.Generator, samples: int = 0) -> Plan:
+    """The least cost at which the variance is expected to stay below so many units; energies are (n, *entries).
+
+    ``samples`` is how many samples the variance will be told from in all, if there are more than these.
+    """
     flat = energies.flatten(1)
-    options = _options(rank, flat.shape[1], 1 if len(flat) > _FREEDOM else 1 + ceil(_FREEDOM / len(flat)))
+    told = max(samples, len(flat))
+    options = _options(rank, flat.shape[1], 1 if told > _FREEDOM else 1 + ceil(_FREEDOM / told))
     mixed = _mixed(flat, sorted({tops for tops, _ in options}))
     squares = [mixed[tops] ** 2 / mixes if mixes else torch.zeros_like(mixed[0]) for tops, mixes in options]
     expected = torch.stack(squares, 1)  # (n, options)

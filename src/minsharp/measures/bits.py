@@ -23,7 +23,7 @@ from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import count, number, plain_table
-from .noise import GROWING, Noise, checked_bits, levels, variance
+from .noise import GROWING, Noise, checked_bits, is_size, levels, variance
 from .program import curvatures
 
 
@@ -148,12 +148,11 @@ def _limit(choices: list[int], sizes: Mapping[str, int], budget: float | None, s
     """The bits that all weights may take; refuses what no assignment meets."""
     if not choices:
         raise InputError("bits=(): expected some numbers of bits to choose from, as in bits=(2, 3, 4, 8)")
+    given = f"budget={budget!r}, size={size!r}"
     if (budget is None) == (size is None):
-        given = f"budget={budget!r}, size={size!r}"
         raise InputError(f"{given}: expected one of them, as in budget=4.0 (bits per weight) or size=100_000 (bytes)")
-    for given, value in (("budget", budget), ("size", size)):
-        if not isinstance(value, int | float | None) or isinstance(value, bool):
-            raise InputError(f"{given}={value!r}: expected a number, as in budget=4.0 (bits per weight)")
+    if not is_size(budget if size is None else size):
+        raise InputError(f"{given}: expected a number, as in budget=4.0 (bits per weight) or size=100_000 (bytes)")
     weights = sum(sizes.values())
     limit = float(8 * size) if size is not None else float(budget or 0) * weights
     least = choices[0] * weights

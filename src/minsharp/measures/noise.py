@@ -11,7 +11,6 @@ the rest, each one tensor, or kept exact, as they are where weights are quantize
 """
 
 from collections.abc import Mapping
-from math import inf
 from numbers import Real
 from typing import Any, Literal, get_args
 
@@ -119,9 +118,9 @@ def noise_variances(
     return found
 
 
-def is_size(sigma: Any) -> bool:
-    """Whether noise can be so large."""
-    return isinstance(sigma, Real) and 0 <= float(sigma) < inf
+def is_size(given: Any) -> bool:
+    """Whether this is a number, not negative and finite."""
+    return isinstance(given, Real) and not isinstance(given, bool) and 0 <= given < float("inf")
 
 
 def checked_size(noise: Device, sigma: float | None, bits: Bits | None) -> None:

@@ -6,7 +6,7 @@ from html import escape
 from math import inf, sqrt
 from typing import Any, Literal, Self
 
-from torch import Tensor
+from torch import Tensor, float64
 
 from ..errors import InputError
 from ..frozen import Frozen, FrozenDict
@@ -26,6 +26,8 @@ MATRICES: Mapping[MatrixName, str] = {
 }
 LOSSLESS = frozenset({"jacobian", "margin"})
 """Those that are of the outputs themselves: there is no Hessian for them to differ from."""
+SEVERAL = "several networks"
+"""In place of a digest, in a sum over networks."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -36,7 +38,9 @@ class _Curvature(Frozen, Saved):
     matrix is the Hessian (under the last two there is nothing to differ from: always).
     ``a + b`` of the results for two parts of the data is the result for both, and ``sum`` of a list of them for all;
     a parameter is exact in it if it is in each. ``weights`` tells networks apart: a digest of each tensor that the
-    network held as it was measured. What a result hands out is a copy: changing it changes no result.
+    network held as it was measured. Where these differ, nothing adds up, be it from a file, another process, or another
+    epoch; only the results of networks that compute different things, all measured here, have a sum, which is of none
+    of them. What a result hands out is a copy: changing it changes no result.
     """
 
     sum: CurvatureSum
@@ -80,8 +84,8 @@ class _Curvature(Frozen, Saved):
             return NotImplemented
         self._refuse_unlike(other)
         exact = {name: claim and other.exact[name] for name, claim in self.exact.items()}
-        same = self.graph is not None and other.graph is not None and self.graph.same_as(other.graph)
-        return replace(self, sum=self.sum + other.sum, exact=exact, graph=self.graph if same else None)
+        graph = self.graph if _told_apart(self, other) is False else None
+        return replace(self, sum=self.sum + other.sum, exact=exact, graph=graph, weights=_weights(self, other))
 
     def __radd__(self, other: int) -> Self:
         return self if other == 0 and isinstance(other, int) else NotImplemented  # what sum() starts from
@@ -99,8 +103,8 @@ class _Curvature(Frozen, Saved):
             if tensor.shape != other.sum.sums[name].shape:
                 shapes = f"{tuple(tensor.shape)} and {tuple(other.sum.sums[name].shape)}"
                 raise InputError(f"these results are of different networks: '{name}' has the shapes {shapes}")
-        moved = [name for name, digest in self.weights.items() if other.weights.get(name, digest) != digest]
-        if moved:
+        moved = [name for name, digest in self.weights.items() if _differ(digest, other.weights.get(name, digest))]
+        if moved and not _told_apart(self, other):
             raise InputError(f"these results are of different networks: the values of {_few(moved)} differ")
 
     def _identity(self) -> dict[str, Any]:
@@ -117,8 +121,11 @@ class _Curvature(Frozen, Saved):
         if list(self.sum.sums) != list(self.exact):
             raise ValueError(f"it has numbers for {list(self.sum.sums)[:5]}, and claims for {list(self.exact)[:5]}")
         bad = [name for name, tensor in self.sum.sums.items() if not self._is_sum(tensor)]
-        if bad or not 0 <= self.sum.weight < inf or self.sum.samples < 0:
+        if bad or not 0 < self.sum.weight < inf or self.sum.samples < 0:
             raise ValueError(f"{f'the sums of {bad[0]!r} are' if bad else 'its weight is'} not one of a measurement")
+        covariance, count = self.sum.covariance, len(self.sum.sums)
+        if covariance is not None and (covariance.dtype, covariance.shape) != (float64, (count, count)):
+            raise ValueError(f"its covariance has the shape {tuple(covariance.shape)}, for {count} parameters")
 
     def _is_sum(self, tensor: Tensor) -> bool:
         return tensor.is_floating_point()
@@ -169,6 +176,21 @@ class _Curvature(Frozen, Saved):
             "standard_error": self.standard_error,
             "standard_errors": dict(self.standard_errors),
         }
+
+
+def _told_apart(a: _Curvature, b: _Curvature) -> bool | None:
+    """Whether two results are of networks that compute different things; not known of what came from elsewhere."""
+    return None if a.graph is None or b.graph is None else not a.graph.same_as(b.graph)
+
+
+def _differ(a: str, b: str) -> bool:
+    """Whether two digests are of two networks, and not of a sum over several."""
+    return a != b and SEVERAL not in (a, b)
+
+
+def _weights(a: _Curvature, b: _Curvature) -> dict[str, str]:
+    """The digests of both; none that any tensor has, where they differ."""
+    return {name: digest if b.weights.get(name, digest) == digest else SEVERAL for name, digest in a.weights.items()}
 
 
 def _extra(a: _Curvature, b: _Curvature) -> list[str]:

@@ -17,6 +17,6 @@ def demo(
 
         minsharp demo --out minsharp-demo
     """
-    from ..demo import run
+    from ...demo import run
 
     run(out)
