@@ -82,6 +82,20 @@ def test_the_other_files_tell_the_same_version() -> None:
     assert headings[0] == VERSION
 
 
+def test_the_oldest_versions_are_those_that_are_asked_for() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    needed, extras = text.partition("\ndependencies = [")[2].split("\n]", 1)
+    lines = [needed, *re.findall(r"^(?:experiments|images) = \[(.*)\]$", extras, flags=re.M)]
+    asked = {name: _whole(least) for name, least in re.findall(r'"([\w-]+)>=([\d.]+)"', " ".join(lines))}
+    tested = re.findall(r"^([\w-]+)==([\d.]+)$", (ROOT / "tests" / "oldest.txt").read_text(), flags=re.M)
+    assert {name: _whole(version) for name, version in tested} == asked
+
+
+def _whole(version: str) -> list[int]:
+    """Three numbers: 2.6 is 2.6.0."""
+    return [*map(int, version.split(".")), 0, 0][:3]
+
+
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_the_files_for_other_sites(schema: str) -> None:
     files = sorted(ROOT.glob(SCHEMAS[schema]))
