@@ -56,7 +56,9 @@ class Entry:
 
 def mlp() -> nn.Module:
     """Digits, three layers."""
-    return nn.Sequential(*(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)))
+    return nn.Sequential(
+        *(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    )
 
 
 def cnn() -> nn.Module:
@@ -214,15 +216,7 @@ def table(scores: Mapping[str, Score]) -> Table:
         ]
         for name, found in scores.items()
     ]
-    columns = [
-        "network",
-        "standard error",
-        "within one",
-        "within two",
-        "bias",
-        "spread of error / standard error",
-        "as said",
-    ]
+    columns = ["network", "standard error", "within one", "within two", "bias", "spread of error / standard error", "as said"]
     return Table("Calibration", note, columns, lines)
 
 
