@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from benchmarks.hardware import __main__ as benchmark
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_pages_are_those_of_the_cells(
