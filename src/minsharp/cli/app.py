@@ -1,5 +1,6 @@
 """The commands, put together."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -21,6 +22,7 @@ from .reproduce import figures
 app = typer.Typer(
     name="minsharp",
     help="How sharp is your minimum? Exact curvature, and the sharpness that no rescaling can fool.",
+    epilog="To begin: minsharp demo, then minsharp measure model.pt2 --data digits. Every command has --help.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -48,7 +50,18 @@ def root(
         )
 
 
-for command in (demo, measure, merge, flatten, bits, compare, bench, doctor):
-    app.command()(command)
-app.add_typer(reproduce)
-app.command()(figures)
+FIRST, NETWORKS, EXPERIMENTS = "First steps", "Networks of your own", "The paper's experiments"
+PANELS: dict[Callable[..., None], str] = {
+    demo: FIRST,
+    doctor: FIRST,
+    bench: FIRST,
+    measure: NETWORKS,
+    compare: NETWORKS,
+    flatten: NETWORKS,
+    bits: NETWORKS,
+    merge: NETWORKS,
+    figures: EXPERIMENTS,
+}
+for command, panel in PANELS.items():
+    app.command(rich_help_panel=panel)(command)
+app.add_typer(reproduce, rich_help_panel=EXPERIMENTS)

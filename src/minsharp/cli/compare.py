@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ..errors import InputError
 from ..files import write_text
 from ..measures.compare import Comparison, Measurement
 from ..measures.compare import compare as compare_measures
@@ -9,7 +10,7 @@ from ..measures.registry import MEASURES
 from ..text import count, number
 from ..text.terminal import rich_table
 from . import options
-from .names import named
+from .names import named, word
 from .output import console, note, print_json, watched
 from .task import Task
 
@@ -18,11 +19,12 @@ def compared(
     task: Task, measures: list[str] | None, rescalings: int, scope: options.Scope, *, csv: Path | None, as_json: bool
 ) -> None:
     """Take the measures, print them, and write the table where that is asked for."""
+    wanted = None if measures is None else [_measure(name) for name in measures]
     found = compare_measures(
         task.network,
         task.data.batches,
         task.loss,
-        measures=None if measures is None else [named(name, list(MEASURES)) for name in measures],
+        measures=wanted,
         rescalings=rescalings,
         scope=str(scope),  # type: ignore[arg-type]
         curvature=task.curvature,
@@ -36,6 +38,14 @@ def compared(
         print_json({**task.settings, **found.to_dict()})
     else:
         _print(found)
+
+
+def _measure(text: str) -> str:
+    """The name of a measure, as it is or written as one word."""
+    name = named(text, list(MEASURES))
+    if name not in MEASURES:
+        raise InputError(f"--measures {text}: expected some of {', '.join(map(word, MEASURES))}")
+    return name
 
 
 def _print(found: Comparison) -> None:

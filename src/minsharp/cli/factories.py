@@ -25,7 +25,20 @@ _LONGEST = 400
 
 
 def load_model(choice: ModelChoice) -> nn.Module:
-    """A model from a `.pt2` file or from ``package.module:factory``, with weights from a file if one is given."""
+    """A model from a `.pt2` file or from ``package.module:factory``, with weights from a file if one is given.
+
+    Its BatchNorms are folded if that is asked for.
+    """
+    module = _loaded(choice)
+    if not choice.fold:
+        return module
+    from ..network.fold import fold_batchnorm
+
+    return fold_batchnorm(module.eval())
+
+
+def _loaded(choice: ModelChoice) -> nn.Module:
+    """The model as it comes."""
     arguments = arguments_of(choice.arguments)
     if choice.name.lower().endswith(".pt2"):
         path = Path(choice.name)
@@ -34,6 +47,8 @@ def load_model(choice: ModelChoice) -> nn.Module:
         if arguments:
             raise InputError(f"--arg {choice.arguments[0]}: a .pt2 file takes no arguments; package.module:factory may")
         module = load_pt2(path)
+    elif re.fullmatch(r"[\w./\\-]+\.py:[A-Za-z_][\w.]*", choice.name):
+        raise InputError(f"'{choice.name}': expected a module as it is imported, {_module_of(choice.name)}")
     elif re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", choice.name):
         module = _made(choice.name, arguments)
     elif choice.name.lower().endswith((".safetensors", *PICKLED)):
@@ -43,8 +58,8 @@ def load_model(choice: ModelChoice) -> nn.Module:
         )
     else:
         raise InputError(
-            f"'{choice.name}' is not a model: expected a .pt2 file (torch.export.save), or package.module:factory, "
-            "a callable that returns the network, with --arg name=value for its arguments"
+            f"'{choice.name}' is not a model: expected a .pt2 file (torch.export.save), or package.module:name, a "
+            "network or a callable that returns one, with --arg name=value for its arguments"
         )
     if choice.weights is not None:
         place = load_weights(module, choice.weights, choice.weights_key)
@@ -53,6 +68,16 @@ def load_model(choice: ModelChoice) -> nn.Module:
     elif choice.weights_key is not None:
         raise InputError(f"--weights-key {choice.weights_key}: of which file? --weights FILE")
     return module
+
+
+def _module_of(path: str) -> str:
+    """A file and a name in it, as a module and a name.
+
+    >>> _module_of("src/nets.py:Net")
+    'src.nets:Net'
+    """
+    file, _, name = path.partition(":")
+    return ".".join(part for part in re.split(r"[/\\]", file.removesuffix(".py")) if part not in ("", ".")) + f":{name}"
 
 
 def _made(model: str, arguments: dict[str, Any]) -> nn.Module:
@@ -67,7 +92,9 @@ def _made(model: str, arguments: dict[str, Any]) -> nn.Module:
         with _asked(f"'{name}' cannot tell its '{attribute}', which the model '{model}' asks for"):
             known = hasattr(factory, part)
         if not known:
-            raise InputError(f"'{name}' has no '{attribute}', which the model '{model}' asks for")
+            near = get_close_matches(part, dir(factory), 1)
+            hint = f"; it has '{near[0]}'" if near else ""
+            raise InputError(f"'{name}' has no '{attribute}', which the model '{model}' asks for{hint}")
         factory = getattr(factory, part)
     if isinstance(factory, nn.Module):
         if arguments:

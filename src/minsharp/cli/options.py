@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -50,6 +50,13 @@ class Rounding(StrEnum):
     MAX_PER_CHANNEL = "max-per-channel"
 
 
+class Biases(StrEnum):
+    """How biases are treated by the hardware."""
+
+    EXACT = "exact"
+    NOISY = "noisy"
+
+
 class ExecutorName(StrEnum):
     """What runs the cells of an experiment."""
 
@@ -86,8 +93,8 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A .pt2 file (torch.export.save, with a free batch size), or package.module:factory, a callable that "
-        "returns the network; the current folder is on the path.",
+        help="A .pt2 file (torch.export.save, with a free batch size), or package.module:name, the network or a "
+        "callable that returns it; the current folder is on the path.",
         autocompletion=_models,
         show_default=False,
     ),
@@ -135,6 +142,10 @@ WeightsKey = Annotated[
         help="Which weights of a checkpoint, where several fit: keys, and what their names begin with, with slashes "
         "between them: ema, or state_dict/student.",
     ),
+]
+Fold = Annotated[
+    bool,
+    typer.Option("--fold-batchnorm", help="Fold BatchNorm into the layers before it first, as hardware has it."),
 ]
 Data = Annotated[
     str,
@@ -209,6 +220,19 @@ ReportFile = Annotated[
     typer.Option("--report", metavar="FILE.html", help="Also write a report: one HTML file that needs no network."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
+
+
+def in_panel(panel: str, *options: Any) -> None:
+    """Show some options together in the help."""
+    for option in options:
+        get_args(option)[1].rich_help_panel = panel
+
+
+MEASURED, RESULTS = "What is measured", "What comes out"
+in_panel("The model", Arguments, Outputs, ClassAxis, Weights, WeightsKey)
+in_panel("The data", Data, Images, DataDir, Samples, BatchSize)
+in_panel(MEASURED, LossOption, CurvatureOption, Tolerance, Seed, Parameters)
+in_panel(RESULTS, ReportFile, Json)
 
 # The experiments'
 

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,10 +130,12 @@ def _data_file(name: str) -> tuple[Any, Tensor | None]:
     path = Path(name)
     suffix = path.suffix.lower()
     if suffix not in (".npz", ".safetensors"):
+        near = get_close_matches(name, NAMES, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
         raise InputError(
             f"'{name}' is not data: expected {', '.join(NAMES)}, or an .npz or .safetensors file that holds 'x' (the "
             "inputs, samples along the first axis) and may hold 'y' (the targets), or a folder of images with a folder "
-            "for each class"
+            f"for each class.{hint}"
         )
     if not is_file(path):
         raise InputError(f"there is no file '{name}'")

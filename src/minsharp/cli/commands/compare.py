@@ -31,6 +31,10 @@ ScopeOption = Annotated[
 CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE.csv", help="Also write the table as CSV.")]
 
 
+options.in_panel(options.MEASURED, Measures, Rescalings, ScopeOption)
+options.in_panel(options.RESULTS, CsvFile)
+
+
 @command
 def compare(
     model: options.Model,

@@ -22,6 +22,10 @@ SaveFile = Annotated[
 ]
 
 
+options.in_panel(options.MEASURED, ScopeOption)
+options.in_panel(options.RESULTS, Check, SaveFile)
+
+
 @command
 def measure(
     model: options.Model,
