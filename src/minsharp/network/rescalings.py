@@ -108,7 +108,8 @@ def _still(exponent: Exponent, forms: list[Any]) -> bool:
     plus, minus = torch.broadcast_tensors(exponent.plus, exponent.minus)
     apart = (plus != minus).flatten()
     return not bool(apart.any()) or all(
-        forms[i] == forms[j] for i, j in zip(plus.flatten()[apart].tolist(), minus.flatten()[apart].tolist(), strict=True)
+        forms[i] == forms[j]
+        for i, j in zip(plus.flatten()[apart].tolist(), minus.flatten()[apart].tolist(), strict=True)
     )
 
 

@@ -68,13 +68,14 @@ def _plain_powers(figure: Any) -> None:
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     plain = FuncFormatter(lambda value, _: f"{value:g}")
+    some = FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             if axis.get_scale() == "log":
                 low, high = sorted(axis.get_view_interval())
                 few = sum(low <= place <= high for place in axis.get_majorticklocs()) < 2
                 axis.set_major_formatter(plain)
-                axis.set_minor_formatter(plain if few else NullFormatter())
+                axis.set_minor_formatter(some if few else NullFormatter())
 
 
 def _file_name(name: str) -> str:
