@@ -120,7 +120,7 @@ def noise_variances(
 
 def is_size(given: Any) -> bool:
     """Whether this is a number, not negative and finite."""
-    return isinstance(given, Real) and not isinstance(given, bool) and 0 <= given < float("inf")
+    return not isinstance(given, bool) and isinstance(given, Real) and 0 <= float(given) < float("inf")
 
 
 def checked_size(noise: Device, sigma: float | None, bits: Bits | None) -> None:
