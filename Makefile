@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BENCH_VENV := .bench-venv
 INTEGRATIONS_VENV := .integrations-venv
+RELEASE_VENV := .release-venv
 RUN := $(VENV)/bin/python
 PIP_QUIET := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-integrations test-slow fuzz lint lint-ruff lint-types lint-imports lint-spelling docs bench clean
+.PHONY: demo test test-integrations test-slow test-oldest test-newest test-release dist fuzz lint lint-ruff lint-types lint-imports lint-spelling docs bench clean
 
 demo: $(VENV)/ready
 	$(VENV)/bin/minsharp demo
@@ -20,6 +21,18 @@ test-slow: $(VENV)/ready
 # Networks of other libraries, as they come, in an environment of their own.
 test-integrations: $(INTEGRATIONS_VENV)/ready
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(INTEGRATIONS_VENV)/bin/python -m pytest -n 2 tests/integrations
+
+# The least versions that pyproject.toml asks for, and the newest that there are.
+test-oldest test-newest: test-%: .bounds-venv-%/ready
+	OMP_NUM_THREADS=1 .bounds-venv-$*/bin/python -m pytest -n 2 -m "not slow"
+
+# What is published: built, checked, and installed in an empty environment.
+dist: $(RELEASE_VENV)/ready
+	rm -rf dist
+	$(RELEASE_VENV)/bin/python -m build --outdir dist
+
+test-release: dist
+	OMP_NUM_THREADS=1 $(RELEASE_VENV)/bin/python -m pytest --confcutdir tests/release tests/release
 
 # 10,000 random networks, every claim checked on each: about an hour on two cores. FUZZ="--count 500 --start 20000" for others.
 FUZZ ?= --count 10000
@@ -43,12 +56,13 @@ lint-spelling: $(VENV)/ready
 	$(VENV)/bin/codespell
 
 docs: $(VENV)/ready
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	$(VENV)/bin/zensical build --strict --clean
 
 bench: $(BENCH_VENV)/ready
 	$(BENCH_VENV)/bin/python -m benchmarks.run
-	$(BENCH_VENV)/bin/python -m benchmarks.rescaling
 	$(BENCH_VENV)/bin/python -m benchmarks.transformers
+	$(BENCH_VENV)/bin/python -m benchmarks.estimates
+	$(BENCH_VENV)/bin/python -m benchmarks.rescaling
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"minsharp needs Python >= 3.11, {sys.executable} is {v.major}.{v.minor}; try: make PYTHON=python3.11")'
@@ -71,5 +85,21 @@ $(INTEGRATIONS_VENV)/ready: pyproject.toml constraints.txt $(INTEGRATIONS)
 	$(INTEGRATIONS_VENV)/bin/python -m pip install $(PIP_QUIET) --no-deps --requirement $(lastword $(INTEGRATIONS))
 	@touch $@
 
+# Without constraints, pip takes the newest.
+.bounds-venv-newest/ready: pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install $(PIP_QUIET) --upgrade --editable '.[test]'
+	@touch $@
+
+.bounds-venv-oldest/ready: pyproject.toml tests/oldest.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install $(PIP_QUIET) --constraint tests/oldest.txt --editable '.[test]'
+	@touch $@
+
+$(RELEASE_VENV)/ready: tests/release/requirements.txt
+	$(PYTHON) -m venv $(RELEASE_VENV)
+	$(RELEASE_VENV)/bin/python -m pip install $(PIP_QUIET) --requirement $<
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) $(INTEGRATIONS_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis site
+	rm -rf dist $(VENV) $(BENCH_VENV) $(INTEGRATIONS_VENV) $(RELEASE_VENV) .bounds-venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache site

@@ -51,12 +51,12 @@ def peak_growth(run: Callable[[], object]) -> float:
     gc.collect()
     with suppress(OSError):  # Linux: forget earlier peaks
         Path("/proc/self/clear_refs").write_text("5")
-    before = _memory("VmRSS")
+    before = memory("VmRSS")
     run()
-    return (_memory("VmHWM") - before) / MEGABYTE
+    return (memory("VmHWM") - before) / MEGABYTE
 
 
-def _memory(field: str) -> int:
+def memory(field: str) -> int:
     """Bytes resident now (VmRSS) or at the peak (VmHWM); without /proc, the peak for both.
 
     Where there is /proc, ru_maxrss must not be used: a new process inherits in it the size of the one that began it.

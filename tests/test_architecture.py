@@ -5,6 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
+import pytest
+
+pytest.importorskip("grimp", reason="reads the imports")
+
 from tools import architecture
 
 SOURCE = architecture.ROOT / "src" / "minsharp"

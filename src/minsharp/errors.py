@@ -30,6 +30,10 @@ class NonFiniteError(MinsharpError, ValueError):
     """A weight, an input or an activation is NaN or infinite."""
 
 
+class UndefinedError(InputError):
+    """A measure has no value at these weights: what it is relative to is zero."""
+
+
 class EmptyDataError(InputError):
     """The data holds no sample."""
 

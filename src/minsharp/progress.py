@@ -6,18 +6,23 @@ from typing import Any
 
 
 @contextmanager
-def bar(description: str, total: int | None, show: bool) -> Iterator[Callable[..., None]]:
-    """A progress bar, if it is to be shown; yields what to call with the work that was done, and a note on it."""
+def bar(description: str, total: int | None, show: bool, *, idle: bool = False) -> Iterator[Callable[..., None]]:
+    """A progress bar, if it is to be shown; yields what to call with the work that was done, and a note on it.
+
+    An idle one moves only when it is called: it takes no time from what is timed in between.
+    """
     if not show:
         yield lambda n, note="": None
         return
     from rich.progress import MofNCompleteColumn
 
-    with _progress(MofNCompleteColumn()) as progress:
+    with _progress(MofNCompleteColumn(), not idle) as progress:
         task = progress.add_task(description, total=total)
 
         def advance(n: int, note: str = "") -> None:
             progress.update(task, advance=n, description=f"{description}, {note}" if note else description)
+            if idle:
+                progress.refresh()
 
         yield advance
 
@@ -34,12 +39,12 @@ def download_bar(name: str, show: bool) -> "Iterator[DownloadBar | None]":
         yield DownloadBar(progress, name)
 
 
-def _progress(amount: Any) -> Any:
+def _progress(amount: Any, refresh: bool = True) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True))
+    return Progress(*columns, console=Console(stderr=True), auto_refresh=refresh)
 
 
 class DownloadBar:

@@ -176,7 +176,8 @@ def test_exported_networks_give_the_numbers_of_the_python_call(entry: Entry, tmp
 
 
 def test_a_loaded_network_computes_what_was_exported(model: Path) -> None:
-    from minsharp.cli.factories import ModelChoice, load_model
+    from minsharp.cli.choices import ModelChoice
+    from minsharp.cli.factories import load_model
 
     inputs, _ = ZOO[0].data(7)
     loaded = load_model(ModelChoice(str(model)))
@@ -285,7 +286,7 @@ def test_flatten_writes_nothing_if_a_claim_fails(
     from minsharp.measures.verify import Check, Verification
 
     false = Verification((Check("the earth is flat", 1.0, 0.0),))
-    monkeypatch.setattr(flatten, "verify", lambda *_: false)
+    monkeypatch.setattr(flatten, "verify", lambda *_, **__: false)
     out = tmp_path / "flat.safetensors"
     assert run(["flatten", str(model), "--data", str(data), "--out", str(out)]) == 1
     text, err = capsys.readouterr()
@@ -338,13 +339,21 @@ def test_wrong_use(model: Path, data: Path, tmp_path: Path, capsys: Capture) -> 
     refused(
         capsys, ["measure", model, "--data", "cifar"], "expected digits, mnist, fashion-mnist, cifar-10, or an .npz"
     )
+    refused(capsys, ["measure", model, "--data", "cifar10"], r"Did you mean cifar-10\?")
     refused(capsys, ["measure", "nonsense", "--data", data], "expected a .pt2 file")
+    refused(capsys, ["measure", "./src/nets.py:Net", "--data", data], "as it is imported, src.nets:Net")
+    refused(capsys, ["measure", f"{__name__}:factori", "--data", data], "; it has 'factory'")
     refused(capsys, ["measure", "best.pth", "--data", data], "package.module:factory --weights best.pth")
     refused(capsys, ["measure", "no.such.module:f", "--data", data], "cannot import")
     refused(capsys, ["measure", f"{__name__}:nothing", "--data", data], "has no 'nothing'")
     refused(capsys, ["measure", f"{__name__}:not_a_model", "--data", data], "returns a int")
     refused(capsys, ["measure", f"{__name__}:raises", "--data", data], "RuntimeError: out of order")
-    refused(capsys, ["measure", model], "--data")
+    refused(capsys, ["measure", model], r"Missing option '--data'. \(minsharp measure --help tells what there is\)")
+    refused(capsys, ["measure", model, "--data", data, "--scope", "x"], "'--scope': 'x' is not one of 'layer'")
+    more = ["--rescalings", "0", "--measure", "sharpness"]
+    refused(
+        capsys, ["compare", model, "--data", data, *more], "expected some of training-loss, trace, minimum-sharpness,"
+    )
     refused(capsys, ["measure", model, "--data", data, "--loss", "hinge"], "hinge")
     refused(capsys, ["measure", model, "--data", data, "--samples", "0"], "samples")
     refused(capsys, ["measure", model, "--data", data, "--parameters", "x.*"], "nothing matches")
@@ -637,7 +646,8 @@ def test_help_is_complete_and_plain(capsys: Capture) -> None:
     out, _ = capsys.readouterr()
     for command in ("measure", "flatten", "compare", "reproduce", "figures", "demo", "bench"):
         assert command in out
-    for command in ("measure", "flatten", "compare", "demo", "bench"):
+    assert "To begin: minsharp demo" in out
+    for command in ("measure", "flatten", "compare", "demo", "bench", "bits", "merge", "doctor"):
         assert run([command, "--help"]) == 0
         text, _ = capsys.readouterr()
         assert f"minsharp {command}" in text.partition("Example")[2]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import minsharp as ms
-from minsharp.cli.factories import arguments_of
+from minsharp.cli.choices import arguments_of
 from minsharp.cli.main import run
 from minsharp.errors import InputError
 from tests.cli.test_cli import Capture, documents, refused, save_data

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-for package in ("lightning", "transformers", "torchmetrics", "tensorboard", "matplotlib", "sklearn"):
-    pytest.importorskip(package)
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 ROOT = Path(__file__).parents[2]

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+import torchmetrics
 from torch import nn
 
 import minsharp as ms
 from tests.support.ranks import on_ranks
 
-torchmetrics = pytest.importorskip("torchmetrics")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 X = torch.randn(11, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -122,9 +122,26 @@ def test_the_minimum_is_invariant(entry: Entry, scope: Any) -> None:
     assert moved.value == pytest.approx(result.value, rel=1e-8)
 
 
+class _Once:
+    """Batches that are gone once they have been gone through, and do not say so."""
+
+    def __init__(self, given: list[Tensor]) -> None:
+        self.left = iter(given)
+
+    def __iter__(self) -> Any:
+        return self.left
+
+
 def test_what_is_refused() -> None:
     model: Any = nn.Sequential(nn.Linear(4, 3))
     x = torch.randn(5, 4)
+    with pytest.raises(ms.InputError, match="reads the data twice"):
+        ms.hessian_trace(model, ms.shard(iter([x]), rank=0, size=1), curvature="margin")
+    once = _Once([x[:3], x[3:]])
+    with pytest.raises(
+        ms.InputError, match=r"changed between two passes: [0-9,]+ samples in the first, [0-9,]+ in the second"
+    ):
+        ms.hessian_trace(model, once, curvature="margin")
     with pytest.raises(ms.InputError, match="reads the data twice"):
         ms.hessian_trace(model, iter([x]), curvature="margin")
     with pytest.raises(ms.LossError, match=r"floor=-1\.0: expected a positive number"):

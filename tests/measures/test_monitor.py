@@ -10,6 +10,7 @@ from torch import nn
 
 import minsharp as ms
 from minsharp.measures import monitor as module
+from minsharp.measures.registry import MEASURES
 
 X = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(12) % 3
@@ -67,6 +68,71 @@ def test_replaced_modules_are_noticed(model: nn.Sequential) -> None:
     assert monitor(3)["minsharp/trace"] == ms.hessian_trace(model, X).total
 
 
+def test_another_function_of_the_same_modules_is_noticed(model: nn.Sequential) -> None:
+    model[2] = nn.LeakyReLU(0.1)
+    monitor = ms.Monitor(model, X)
+    assert monitor(0)["minsharp/trace"] == ms.hessian_trace(model, X).total
+    vars(model[2])["negative_slope"] = 0.7
+    assert monitor(1)["minsharp/trace"] == ms.hessian_trace(model, X).total
+    hook = model[0].register_forward_hook(lambda module, given, result: 2 * result)
+    assert monitor(2)["minsharp/trace"] == ms.hessian_trace(model, X).total
+    hook.remove()
+    assert monitor(3)["minsharp/trace"] == ms.hessian_trace(model, X).total
+    assert len(set(monitor.frame()["minsharp/trace"])) == 3
+
+
+def test_what_stays_is_read_once(model: nn.Sequential, monkeypatch: pytest.MonkeyPatch) -> None:
+    monitor = ms.Monitor(model, X)
+    monkeypatch.setattr(module, "read", lambda *given, **more: pytest.fail("read again"))
+    for step in range(3):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter))
+        vars(model[3])["p"] = 0.1 * step  # dropout counts in training alone
+        assert monitor(step)["minsharp/trace"] > 0
+
+
+def test_a_compiled_model_and_a_probe_of_its_own(model: nn.Sequential) -> None:
+    given = X.clone()
+    monitor = ms.Monitor(torch.compile(model, backend="eager"), given)  # type: ignore[arg-type]
+    given.zero_()
+    assert monitor()["minsharp/trace"] == ms.hessian_trace(model, X).total
+
+
+def test_every_measure_of_a_network_that_diverged_is_nan(model: nn.Sequential) -> None:
+    monitor = ms.Monitor(model, (X, Y), measures=list(MEASURES))
+    assert all(value == value for value in monitor(0).values())
+    with torch.no_grad():
+        model.get_parameter("4.weight").fill_(float("nan"))
+    logged = monitor(1)
+    assert len(logged) > 2 * len(MEASURES)
+    assert all(value != value for name, value in logged.items() if not name.endswith("/seconds"))
+
+
+def test_a_measure_without_a_value_is_nan(model: nn.Sequential) -> None:
+    """Zeros have no margin and nothing to be relative to, and a trace."""
+    names = ["trace", "margin sensitivity", "relative sensitivity", "Rangamani flatness"]
+    monitor = ms.Monitor(model, (X, Y), measures=names)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    logged = monitor()
+    assert logged["minsharp/trace"] > 0
+    for name in ("margin_sensitivity", "relative_sensitivity", "Rangamani_flatness"):
+        assert logged[f"minsharp/{name}"] != logged[f"minsharp/{name}"]
+
+
+def test_estimates_carry_their_error() -> None:
+    torch.manual_seed(0)
+    smooth = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 30))
+    x, y = torch.randn(400, 4), torch.randint(30, (400,))
+    logged = ms.Monitor(smooth, (x, y), tolerance=0.1, seed=3)()
+    direct = ms.hessian_trace(smooth, (x, y), tolerance=0.1, seed=3)
+    assert logged["minsharp/trace"] == direct.total
+    assert logged["minsharp/trace/standard_error"] == direct.standard_error > 0
+    assert logged["minsharp/minimum_sharpness/standard_error"] > 0
+
+
 def test_a_network_that_diverged_is_logged_as_nan(model: nn.Sequential) -> None:
     monitor = ms.Monitor(model, X)
     with torch.no_grad():
@@ -82,6 +148,12 @@ def test_what_is_wrong_is_raised() -> None:
         ms.Monitor(smooth, X, budget=5)
     with pytest.raises(ms.InputError, match="every=0: expected a whole number of steps, 1 or more"):
         ms.Monitor(smooth, X, every=0)
+    with pytest.raises(ms.InputError, match="budget='5%': expected a share of the time"):
+        ms.Monitor(smooth, X, budget="5%")  # type: ignore[arg-type]
+    with pytest.raises(ms.InputError, match=r"step=0.5: expected a whole number, as in monitor\(10\)"):
+        ms.Monitor(smooth, X)(0.5)  # type: ignore[arg-type]
+    with pytest.raises(ms.InputError, match=r"tolerance=-1: expected a relative standard error below 1"):
+        ms.Monitor(smooth, X, tolerance=-1)
     with pytest.raises(ms.InputError, match="unknown"):
         ms.Monitor(smooth, X, measures=["maximum sharpness"])
 

@@ -131,3 +131,10 @@ def test_what_is_refused(options: dict[str, Any], message: str) -> None:
     entry = BY_NAME["mlp"]
     with pytest.raises(ms.InputError, match=message):
         ms.predicted_accuracy(network(entry), entry.data(), **options)
+
+
+@pytest.mark.parametrize("sigmas", [0.1, [], [-0.1], [float("nan")], [float("inf")], ["large"]])
+def test_sizes_that_are_none(sigmas: Any) -> None:
+    entry = BY_NAME["mlp"]
+    with pytest.raises(ms.InputError, match=r"sigmas=.*: expected sizes of noise"):
+        ms.noise_robustness(network(entry), entry.data(), sigmas=sigmas)

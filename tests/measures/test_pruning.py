@@ -67,6 +67,10 @@ def test_what_is_no_score_is_refused() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(ms.InputError, match=r"amount=1\.5: expected the share"):
         ms.pruning_masks({}, 1.5)
+    with pytest.raises(ms.InputError, match=r"amount='half': expected the share"):
+        ms.pruning_masks({}, "half")  # type: ignore[arg-type]
+    with pytest.raises(ms.InputError, match=r"scores=\{'a': 'list'\}: expected a tensor"):
+        ms.pruning_masks({"a": [1.0]}, 0.5)  # type: ignore[dict-item]
     with pytest.raises(ms.InputError, match="scope='row'"):
         ms.pruning_masks({}, 0.5, scope="row")  # type: ignore[arg-type]
     with pytest.raises(ms.InputError, match="the scores of 'a' are not all finite"):

@@ -75,6 +75,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ]
         for name, net in (("as it is", model), (f"flattest {HOSTILE}", flat))
     }
+    noisy[HOSTILE] = [ms.noise_robustness(model, data, bits=[2, 4], noise="max")]
+    monitor = ms.Monitor(model, data, measures=["trace"])
+    for step in range(3):
+        monitor(step)
     points = tuple(Point(x, 0.1 * x, f"run {x} {HOSTILE}", x / 5) for x in range(1, 6))
     return write_report(
         tmp_path_factory.mktemp("report") / "report.html",
@@ -82,6 +86,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         minimum=results,
         comparison=ms.compare(model, data, measures=["trace", "minimum sharpness"], rescalings=2),
         robustness=noisy,
+        predictions={HOSTILE: [ms.predicted_accuracy(model, data, noise="max", bits=b) for b in (2, 4)]},
+        bits=ms.allocate_bits(model, data, budget=4.0),
+        history=monitor,
         verification=ms.verify(model, data, results[0]),
         experiments=[Scatter(f"Sharpness {HOSTILE}", "sharpness", "gap", points, "A note", "shade", log_x=True)],
         settings={"file": HOSTILE, HOSTILE: 3},
@@ -187,7 +194,7 @@ def test_charts_put_numbers_where_they_belong() -> None:
     assert bottom > top
     lines = [Curve("a", (Reading(0.1, 0.5, 0.1), Reading(0.2, 0.4))), Curve("b", (Reading(0.1, 0.6),))]
     words = [text for (text,) in values(curves("t", "x", "y", lines), "point", "data-words")]
-    assert words == ["a, noise 0.1: 50.0% ± 10.0%", "a, noise 0.2: 40.0%", "b, noise 0.1: 60.0%"]
+    assert words == ["a, x 0.1: 50.0% ± 10.0%", "a, x 0.2: 40.0%", "b, x 0.1: 60.0%"]
 
 
 def test_charts_without_numbers_say_so() -> None:
@@ -284,3 +291,41 @@ def test_no_width_is_too_small_in_a_browser(width: int, page: "Page", written: P
     page.set_viewport_size({"width": width, "height": 800})
     page.goto(written.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+CONTRASTS = """
+() => {
+  const numbers = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const light = (colour) => colour.slice(0, 3)
+    .map((v) => v / 255).map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ratio = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
+  const paper = numbers(getComputedStyle(document.body).backgroundColor);
+  const faint = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const said = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!said || element.closest("script, style, title, desc, .tip, .skip")) continue;
+    const style = getComputedStyle(element);
+    const found = ratio(numbers(element instanceof SVGElement ? style.fill : style.color), paper);
+    if (found < 4.5) faint.push(`${element.tagName} ${found.toFixed(2)}`);
+  }
+  for (const mark of document.querySelectorAll(".curve, .bar, .mark")) {
+    const style = getComputedStyle(mark), open = mark.matches(".curve, .predicted");
+    const found = ratio(numbers(open ? style.stroke : style.fill), paper);
+    if (found < 3) faint.push(`${mark.getAttribute("class")} ${found.toFixed(2)}`);
+  }
+  return faint;
+}
+"""
+"""Text against the paper below 4.5 to 1, and marks below 3 to 1: what WCAG's level AA asks for."""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_contrast_in_a_browser(theme: Any, page: "Page", troubles: list[str], written: Path) -> None:
+    page.emulate_media(color_scheme=theme)
+    page.goto(written.as_uri())
+    page.evaluate("for (const d of document.querySelectorAll('details')) d.open = true")
+    assert page.evaluate(CONTRASTS) == []
+    page.add_style_tag(content=".note { color: var(--faint) !important }")
+    assert page.evaluate(CONTRASTS) != []  # that would have been seen
+    assert troubles == []

@@ -62,6 +62,62 @@ def test_as_one_process(size: int) -> None:
     assert found[0][:5] == found[1][:5] == found[-1][:5], "bit by bit the same on each"
 
 
+def _estimated(rank: int, size: int) -> Any:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 30)).double(), X.repeat(8, 1) + torch.randn(88, 4)
+    part = ms.hessian_trace(model, shard(x), tolerance=0.2)
+    return part, ms.hessian_trace(model, shard(x), tolerance=0.2, process_group=_world())
+
+
+def test_the_errors_of_parts_are_independent() -> None:
+    """Variances of sums add up, parameter by parameter and in total."""
+    found = on_ranks(_estimated, 3)
+    assert not any(isinstance(rank, str) for rank in found), found
+    parts, whole = [part for part, _ in found], found[0][1]
+    assert all(together == whole for _, together in found)
+    for name in (None, *whole.by_parameter):
+        errors = [(p.standard_errors[name] if name else p.standard_error) * p.sum.weight for p in parts]
+        expected = sum(error**2 for error in errors) ** 0.5 / whole.sum.weight
+        assert expected > 0 or name in ("2.weight", "2.bias")  # the last layer is exact
+        got = whole.standard_errors[name] if name else whole.standard_error
+        assert got == pytest.approx(expected, rel=1e-10)
+
+
+def _margins(rank: int, size: int) -> Any:
+    """Floors are those of all the data, whoever has it; uneven parts, and one that is empty."""
+    group, cuts = _world(), [0, 4, 11, 11]
+    parts = X[cuts[rank] : cuts[rank + 1]]
+    trace = ms.hessian_trace(_model(), shard(X), curvature="margin", process_group=group)
+    grams = ms.hessian_grams(_model(), parts, curvature="margin", process_group=group)
+    diagonal = ms.hessian_diagonal(_model(), parts, ms.losses.Margin(), curvature="margin", process_group=group)
+    return trace, grams.trace, diagonal.trace
+
+
+def test_margins_have_one_floor() -> None:
+    whole = ms.hessian_trace(_model(), X, curvature="margin")
+    for rank in on_ranks(_margins, 3):
+        assert not isinstance(rank, str), rank
+        for trace in rank:
+            assert (trace.samples, trace.loss) == (11, whole.loss)
+            assert trace.by_parameter == pytest.approx(whole.by_parameter, rel=1e-12)
+
+
+def _margins_and_one_fails(rank: int, size: int) -> Any:
+    data = {0: X, 1: X[:, :3], 2: X[:0]}[rank]
+    return ms.hessian_trace(_model(), data, curvature="margin", process_group=_world())
+
+
+def _no_margins(rank: int, size: int) -> Any:
+    return ms.hessian_trace(_model(), X[:0], curvature="margin", process_group=_world())
+
+
+def test_margins_that_cannot_be_measured() -> None:
+    for said in on_ranks(_margins_and_one_fails, 3):
+        assert said.startswith("RankError: rank 1 of 3 failed: InputError: ")
+    for said in on_ranks(_no_margins, 2):
+        assert said.startswith("EmptyDataError: the data is empty")
+
+
 def _raises(rank: int, size: int) -> Any:
     data = [(X[:4],), (X[:2, :3] if rank == 1 else X[4:],)]
     return ms.hessian_trace(_model(), data, process_group=_world())

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SubsetRandomSampler, TensorDataset
 
 import minsharp as ms
 from minsharp.subject.shards import refuse_repeated
@@ -39,6 +39,9 @@ def test_targets_go_along_and_parts_can_be_read_again() -> None:
 def test_what_cannot_be_split() -> None:
     with pytest.raises(ms.InputError, match="the loader shuffles, so that each process would see another order"):
         ms.shard(DataLoader(DATA, shuffle=True), rank=0, size=2)
+    by_batch = DataLoader(DATA, batch_sampler=BatchSampler(SubsetRandomSampler(range(11)), 4, False))
+    with pytest.raises(ms.InputError, match="the loader shuffles, so that each process would see another order"):
+        ms.shard(by_batch, rank=0, size=2)
     split = DataLoader(DATA, sampler=DistributedSampler(DATA, num_replicas=2, rank=0))
     with pytest.raises(ms.InputError, match="which splits the data already"):
         ms.shard(split, rank=0, size=2)

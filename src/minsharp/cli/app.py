@@ -1,5 +1,6 @@
 """The commands, put together."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -7,19 +8,21 @@ import typer
 from ..errors import InputError
 from ..version import __version__
 from . import team
-from .bench import bench
-from .bits import bits
-from .compare import compare
-from .demo import demo
-from .flatten import flatten
-from .measure import measure
-from .merge import merge
+from .commands.bench import bench
+from .commands.bits import bits
+from .commands.compare import compare
+from .commands.demo import demo
+from .commands.doctor import doctor
+from .commands.flatten import flatten
+from .commands.measure import measure
+from .commands.merge import merge
 from .reproduce import app as reproduce
 from .reproduce import figures
 
 app = typer.Typer(
     name="minsharp",
     help="How sharp is your minimum? Exact curvature, and the sharpness that no rescaling can fool.",
+    epilog="To begin: minsharp demo, then minsharp measure model.pt2 --data digits. Every command has --help.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -47,7 +50,18 @@ def root(
         )
 
 
-for command in (demo, measure, merge, flatten, bits, compare, bench):
-    app.command()(command)
-app.add_typer(reproduce)
-app.command()(figures)
+FIRST, NETWORKS, EXPERIMENTS = "First steps", "Networks of your own", "The paper's experiments"
+PANELS: dict[Callable[..., None], str] = {
+    demo: FIRST,
+    doctor: FIRST,
+    bench: FIRST,
+    measure: NETWORKS,
+    compare: NETWORKS,
+    flatten: NETWORKS,
+    bits: NETWORKS,
+    merge: NETWORKS,
+    figures: EXPERIMENTS,
+}
+for command, panel in PANELS.items():
+    app.command(rich_help_panel=panel)(command)
+app.add_typer(reproduce, rich_help_panel=EXPERIMENTS)

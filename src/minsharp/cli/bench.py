@@ -1,14 +1,13 @@
-"""``minsharp bench``: how long the exact answer takes on this machine, beside what it cannot do without."""
+"""How long the exact answer takes on this machine: what ``minsharp bench`` does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil
 from pathlib import Path
 from statistics import median, stdev
 from time import perf_counter
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 from torch import Tensor
 
 from ..curvature.hessian import hessian_diagonal, hessian_trace
@@ -17,14 +16,14 @@ from ..losses import Criterion, as_loss
 from ..losses.axis import on_axis
 from ..network.network import Network
 from ..network.reader import read
+from ..progress import bar
 from ..reference.estimators import hutchinson_trace
 from ..subject.batches import Batch, batches
 from ..text import number
 from ..text.terminal import rich_table
-from . import options
-from .factories import ModelChoice
-from .output import command, console, note, print_json
-from .sources import DataChoice, Loaded, load_loss
+from .choices import DataChoice, ModelChoice
+from .output import console, note, print_json, watched
+from .sources import Loaded, load_loss
 from .task import load
 
 PROBES = 30
@@ -33,43 +32,12 @@ BUILT_IN = {"SmallMLP": 1000, "SmallCNN": 200, "LeNet": 50}
 """The paper's networks, untrained, and how many random images they get."""
 
 
-@command
-def bench(
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="[MODEL]", help="As for measure. Without it: three networks of the paper, untrained."),
-    ] = None,
-    data: Annotated[str | None, typer.Option("--data", metavar="DATA", help="As for measure.")] = None,
-    arguments: options.Arguments = None,
-    weights: options.Weights = None,
-    weights_key: options.WeightsKey = None,
-    outputs: options.Outputs = None,
-    class_axis: options.ClassAxis = None,
-    images: options.Images = None,
-    loss: options.LossOption = options.Loss.CROSS_ENTROPY,
-    samples: options.Samples = None,
-    data_dir: options.DataDir = None,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="Rounds; the median is shown.")] = 5,
-    as_json: options.Json = False,
+def timed(
+    model: ModelChoice | None, data: DataChoice | None, loss: str, samples: int | None, repeat: int, *, as_json: bool
 ) -> None:
-    """Time the exact trace and diagonal on this machine, beside bare backprops and an estimate of 1 %.
-
-    The bare K-1 backward passes are the least that any exact method with this factor has to do; Hutchinson's estimator
-    takes random Hessian-vector products until its standard error is 1 %.
-
-    Example:
-
-        minsharp bench
-        minsharp bench model.pt2 --data digits --samples 500
-    """
-    criterion = load_loss(str(loss))
-    choice = None if model is None else ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
-    source = None if data is None else DataChoice(data, samples, None, data_dir, images or ())
-    if choice is None and (source or weights or arguments or images):
-        raise InputError(
-            "--data, --weights, --arg and --image belong to a model: minsharp bench model.pt2 --data digits"
-        )
-    found = [_timed(name, *work, criterion, repeat) for name, work in _problems(choice, source, samples)]
+    """Time every method on every network, and print the medians."""
+    criterion = load_loss(loss)
+    found = [_timed(name, *work, criterion, repeat) for name, work in _problems(model, data, samples)]
     if as_json:
         print_json({"threads": torch.get_num_threads(), "networks": found})
         return
@@ -107,7 +75,8 @@ def _built_in(name: str, count: int) -> tuple[Network, Loaded]:
 
 def _timed(name: str, network: Network, data: Loaded, criterion: Criterion, repeat: int) -> dict[str, Any]:
     """Each method in turn in every round, so that whatever else the machine does hits all alike."""
-    note(f"timing {name}")
+    if not watched():
+        note(f"timing {name}")
     exact = all(network.exactness[n] for n, p in network.parameters.items() if p.requires_grad)
     kind = "hessian" if exact else "ggn"
     # more samples at a time are not always faster
@@ -117,13 +86,24 @@ def _timed(name: str, network: Network, data: Loaded, criterion: Criterion, repe
         "diagonal_seconds": lambda: hessian_diagonal(network, data.batches, criterion, curvature=kind),  # type: ignore[arg-type]
         "backprops_seconds": lambda: _backprops(network, data, criterion, size),
     }
-    for method in methods.values():
-        method()
-    rounds = [{key: _clock(method) for key, method in methods.items()} for _ in range(repeat)]
+    rounds = _rounds(name, methods, repeat)[1:]  # the first one warms up
     row: dict[str, Any] = {"network": name, "samples": sum(map(len, batches(data.batches))), "curvature": kind}
     row |= {key: median(times[key] for times in rounds) for key in methods}
     total = hessian_trace(network, data.batches, criterion, curvature="ggn").total
     return {**row, **_hutchinson(network, data, criterion, total)}
+
+
+def _rounds(name: str, methods: Mapping[str, Callable[[], object]], repeat: int) -> list[dict[str, float]]:
+    """The seconds of each method in each round, and in one before them."""
+    rounds = []
+    with bar(f"timing {name}", (1 + repeat) * len(methods), watched(), idle=True) as advance:
+        for _ in range(1 + repeat):
+            times = {}
+            for key, method in methods.items():
+                times[key] = _clock(method)
+                advance(1)
+            rounds.append(times)
+    return rounds
 
 
 def _clock(method: Callable[[], object]) -> float:

@@ -1,87 +1,40 @@
-"""``minsharp bits``: how many bits each tensor gets."""
+"""How many bits each tensor gets: what ``minsharp bits`` does."""
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ..curvature.hessian import hessian_diagonal
-from ..errors import InputError
 from ..extras import required
-from ..files import check_writable, write_atomically, write_text
+from ..files import write_atomically, write_text
 from ..measures.bits import BitAllocation, allocate_bits
+from ..measures.minimum import minimum_sharpness
 from ..measures.robustness import NoiseLevel, noise_robustness
 from ..results.curvature import Diagonal
 from ..text import count, number
 from ..text.terminal import rich_table
 from . import options
-from .factories import ModelChoice
-from .output import command, console, note, plain, print_json
-from .sources import DataChoice
-from .task import Task, prepare
-
-Choices = Annotated[str, typer.Option("--bits", metavar="LIST", help="The choices, with commas between them.")]
-Budget = Annotated[float | None, typer.Option("--budget", metavar="BITS", help="Mean bits per weight. (default: 4)")]
-Size = Annotated[
-    int | None, typer.Option("--size", metavar="BYTES", help="Bytes for all weights, instead of --budget.")
-]
-RoundingOption = Annotated[options.Rounding, typer.Option("--noise", help="One scale per tensor, or per channel.")]
-Out = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE.json", help="Also write the bits by parameter name, as JSON.")
-]
-Plot = Annotated[
-    Path | None,
-    typer.Option(
-        "--plot", metavar="FILE.svg", help="Also draw accuracy against size, beside uniform bits (.svg, .png)."
-    ),
-]
+from .output import console, note, plain, print_json, watched
+from .reporting import rounded, versions, write
+from .task import Task
 
 
-@command
-def bits(
-    model: options.Model,
-    data: options.Data,
-    arguments: options.Arguments = None,
-    weights: options.Weights = None,
-    weights_key: options.WeightsKey = None,
-    outputs: options.Outputs = None,
-    class_axis: options.ClassAxis = None,
-    images: options.Images = None,
-    choices: Choices = "2,3,4,8",
-    budget: Budget = None,
-    size: Size = None,
-    noise: RoundingOption = options.Rounding.MAX,
-    loss: options.LossOption = options.Loss.CROSS_ENTROPY,
-    curvature: options.CurvatureOption = options.Curvature.HESSIAN,
-    parameters: options.Parameters = None,
-    samples: options.Samples = None,
-    batch_size: options.BatchSize = None,
-    data_dir: options.DataDir = None,
-    out: Out = None,
-    plot: Plot = None,
-    as_json: options.Json = False,
+def allocated(
+    task: Task,
+    numbers: list[int],
+    budget: float | None,
+    size: int | None,
+    noise: options.Rounding,
+    *,
+    out: Path | None,
+    plot: Path | None,
+    report: Path | None,
+    as_json: bool,
 ) -> None:
-    """Give each tensor the number of bits that costs the least loss at a given mean number of bits, or bytes.
-
-    Example:
-
-        minsharp bits model.pt2 --data digits --bits 2,3,4,8 --budget 4 --out bits.json
-    """
-    if out is not None:
-        check_writable(out, (".json",))
-    if plot is not None:
-        check_writable(plot, (".svg", ".png"))
-    numbers = _numbers(choices)
-    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
-    source = DataChoice(data, samples, batch_size, data_dir, images or ())
-    task = prepare(choice, source, loss, curvature, parameters)
+    """Give each tensor its bits, print them, and write and draw what is asked for."""
     diagonal = hessian_diagonal(task.network, task.data.batches, task.loss, **task.options)
-    given: Any = {"size": size} if size is not None and budget is None else {"budget": budget, "size": size}
-    if budget is None and size is None:
-        given = {"budget": 4.0}
     chosen: Any = {"bits": numbers, "noise": str(noise)}
-    result = allocate_bits(task.network, diagonal, **given, **chosen)
+    result = allocate_bits(task.network, diagonal, budget=_budget(budget, size), size=size, **chosen)
     if as_json:
         print_json({**task.settings, **result.to_dict()})
     else:
@@ -92,13 +45,16 @@ def bits(
     if plot is not None:
         _draw(plot, task, diagonal, chosen)
         note(f"wrote {plot}")
+    if report is not None:
+        minimum = minimum_sharpness(task.network, diagonal, scope="neuron", noise=chosen["noise"])
+        tried = [*numbers, dict(result.bits)]
+        noisy = rounded(task, versions(task, minimum.scales), tried, chosen["noise"])
+        write(report, task, minimum=minimum, bits=result, **noisy)
 
 
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"--bits {text}: expected numbers with commas between them, as in --bits 2,3,4,8") from None
+def _budget(budget: float | None, size: int | None) -> float | None:
+    """Four bits per weight where nothing is said."""
+    return 4.0 if budget is None and size is None else budget
 
 
 def _print(result: BitAllocation) -> None:
@@ -122,7 +78,7 @@ def _draw(path: Path, task: Task, diagonal: Diagonal, chosen: Any) -> None:
     weights = sum(found[0].sizes.values())
     uniform = sorted(set(chosen["bits"]))
     names = list(found[0].bits)
-    run: Any = {"noise": chosen["noise"], "parameters": names}
+    run: Any = {"noise": chosen["noise"], "parameters": names, "progress": watched()}
     assigned: list[Any] = [dict(each.bits) for each in found] + list(uniform)
     levels = noise_robustness(task.network, task.data.batches, task.loss, bits=assigned, **run).levels
     shares = [_share(level) for level in levels]
@@ -130,7 +86,8 @@ def _draw(path: Path, task: Task, diagonal: Diagonal, chosen: Any) -> None:
     axis = figure.subplots()
     axis.plot([each.size for each in found], shares[: len(found)], marker="o", label="allocated")
     axis.plot([b * weights / 8 for b in uniform], shares[len(found) :], marker="s", linestyle="--", label="uniform")
-    axis.set(xlabel="bytes", ylabel="accuracy" if levels[0].accuracy is not None else "agreement")
+    share = "agreement" if levels[0].accuracy is None else "accuracy"
+    axis.set(xlabel=f"bytes for weights, rounded with noise '{chosen['noise']}'", ylabel=f"{share} on the data given")
     axis.legend()
     ending = path.suffix.lower().removeprefix(".")
     write_atomically(path, lambda temporary: figure.savefig(temporary, format=ending))

@@ -1,14 +1,11 @@
 """Models as the command line names them: exported files, and factories with their arguments."""
 
-import ast
 import importlib
 import inspect
 import re
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -20,46 +17,28 @@ from ..errors import InputError
 from ..files import is_file
 from ..io.pt2 import load_pt2
 from ..io.weights import PICKLED, load_weights
+from .choices import ModelChoice, arguments_of
 from .output import note
 
 _LONGEST = 400
 """Characters of a signature that an error shows."""
 
 
-@dataclass(frozen=True)
-class ModelChoice:
-    """What the options say of a model."""
-
-    name: str
-    arguments: Sequence[str] = ()
-    weights: Path | None = None
-    weights_key: str | None = None
-    outputs: str | None = None
-    class_axis: int | None = None
-
-    @property
-    def reading(self) -> dict[str, Any]:
-        """How the model is read: which of what it returns, and where the classes are."""
-        pick: str | int | None = self.outputs
-        if self.outputs is not None and re.fullmatch(r"-?\d{1,9}", self.outputs):
-            pick = int(self.outputs)
-        return {"outputs": pick, "class_axis": self.class_axis}
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What to tell of it with the results."""
-        return {
-            "model": self.name,
-            "arguments": arguments_of(self.arguments) or None,
-            "weights": None if self.weights is None else str(self.weights),
-            "weights_key": self.weights_key,
-            "outputs": self.outputs,
-            "class_axis": self.class_axis,
-        }
-
-
 def load_model(choice: ModelChoice) -> nn.Module:
-    """A model from a `.pt2` file or from ``package.module:factory``, with weights from a file if one is given."""
+    """A model from a `.pt2` file or from ``package.module:factory``, with weights from a file if one is given.
+
+    Its BatchNorms are folded if that is asked for.
+    """
+    module = _loaded(choice)
+    if not choice.fold:
+        return module
+    from ..network.fold import fold_batchnorm
+
+    return fold_batchnorm(module.eval())
+
+
+def _loaded(choice: ModelChoice) -> nn.Module:
+    """The model as it comes."""
     arguments = arguments_of(choice.arguments)
     if choice.name.lower().endswith(".pt2"):
         path = Path(choice.name)
@@ -68,6 +47,8 @@ def load_model(choice: ModelChoice) -> nn.Module:
         if arguments:
             raise InputError(f"--arg {choice.arguments[0]}: a .pt2 file takes no arguments; package.module:factory may")
         module = load_pt2(path)
+    elif re.fullmatch(r"[\w./\\-]+\.py:[A-Za-z_][\w.]*", choice.name):
+        raise InputError(f"'{choice.name}': expected a module as it is imported, {_module_of(choice.name)}")
     elif re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", choice.name):
         module = _made(choice.name, arguments)
     elif choice.name.lower().endswith((".safetensors", *PICKLED)):
@@ -77,8 +58,8 @@ def load_model(choice: ModelChoice) -> nn.Module:
         )
     else:
         raise InputError(
-            f"'{choice.name}' is not a model: expected a .pt2 file (torch.export.save), or package.module:factory, "
-            "a callable that returns the network, with --arg name=value for its arguments"
+            f"'{choice.name}' is not a model: expected a .pt2 file (torch.export.save), or package.module:name, a "
+            "network or a callable that returns one, with --arg name=value for its arguments"
         )
     if choice.weights is not None:
         place = load_weights(module, choice.weights, choice.weights_key)
@@ -89,30 +70,14 @@ def load_model(choice: ModelChoice) -> nn.Module:
     return module
 
 
-def arguments_of(words: Sequence[str]) -> dict[str, Any]:
-    """Arguments by name from words such as ``width=64``: Python literals where they are such, else text; never code.
+def _module_of(path: str) -> str:
+    """A file and a name in it, as a module and a name.
 
-    >>> arguments_of(["depth=3", "norm=batch", "sizes=[1, 2]", 'tag="3"'])
-    {'depth': 3, 'norm': 'batch', 'sizes': [1, 2], 'tag': '3'}
+    >>> _module_of("src/nets.py:Net")
+    'src.nets:Net'
     """
-    found: dict[str, Any] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name.isidentifier():
-            raise InputError(f"--arg {word}: expected name=value, as in --arg num_classes=10")
-        if name in found:
-            raise InputError(f"--arg {word}: '{name}' was given before, as {found[name]!r}")
-        found[name] = _literal(value)
-    return found
-
-
-def _literal(text: str) -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd escapes in what may be no Python at all
-            return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text
+    file, _, name = path.partition(":")
+    return ".".join(part for part in re.split(r"[/\\]", file.removesuffix(".py")) if part not in ("", ".")) + f":{name}"
 
 
 def _made(model: str, arguments: dict[str, Any]) -> nn.Module:
@@ -127,7 +92,9 @@ def _made(model: str, arguments: dict[str, Any]) -> nn.Module:
         with _asked(f"'{name}' cannot tell its '{attribute}', which the model '{model}' asks for"):
             known = hasattr(factory, part)
         if not known:
-            raise InputError(f"'{name}' has no '{attribute}', which the model '{model}' asks for")
+            near = get_close_matches(part, dir(factory), 1)
+            hint = f"; it has '{near[0]}'" if near else ""
+            raise InputError(f"'{name}' has no '{attribute}', which the model '{model}' asks for{hint}")
         factory = getattr(factory, part)
     if isinstance(factory, nn.Module):
         if arguments:

@@ -9,6 +9,7 @@ from _thread import interrupt_main
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Timer
+from typing import Any
 
 from .team import launched, run_together
 
@@ -74,8 +75,8 @@ def _told(error: BaseException) -> int:
     from .output import FailureError, complain
 
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's own, of the arguments
-        message = error.format_message()  # none where it has shown the help
-        return complain(message, int(error.exit_code)) if message else int(error.exit_code)
+        message = error.format_message().replace("Value error, ", "")  # none where it has shown the help
+        return complain(message + _more_help(error), int(error.exit_code)) if message else int(error.exit_code)
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
     if isinstance(error, FailureError | NotExactError | NonFiniteError | RankError):
@@ -85,6 +86,12 @@ def _told(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):  # typer exits from it
         return _closed_pipe()
     return complain(_unforeseen(error), FAILED)
+
+
+def _more_help(error: Any) -> str:
+    """Where the options of a command are told that was called in a wrong way."""
+    path = getattr(getattr(error, "ctx", None), "command_path", "")
+    return f" ({path} --help tells what there is)" if path else ""
 
 
 def _unforeseen(error: BaseException) -> str:

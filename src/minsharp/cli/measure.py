@@ -1,115 +1,46 @@
-"""``minsharp measure``: the trace and the minimum sharpness of a network."""
+"""The trace and the minimum sharpness of a network: what ``minsharp measure`` does."""
 
 from collections.abc import Sequence
-from math import sqrt
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ..curvature.gram import hessian_grams
 from ..curvature.hessian import hessian_diagonal, hessian_trace
-from ..errors import InputError
-from ..files import check_writable
 from ..measures.minimum import MinimumSharpness, minimum_sharpness
-from ..measures.robustness import NoiseRobustness, noise_robustness
 from ..measures.verify import Verification, verify
-from ..network.network import Network
-from ..network.reader import read
-from ..network.rescale import rescale
 from ..results.curvature import MATRICES, Diagonal, Trace
 from ..results.gram import Grams
 from ..subject.shards import shard
 from ..text import count, number, plus_minus
 from ..text.terminal import rich_table
-from . import options, team
-from .factories import ModelChoice
-from .output import FailureError, command, console, note, print_json
+from . import team
+from .output import FailureError, console, note, print_json, watched
+from .reporting import under_noise, versions, write
 from .sharpness import print_checks, summary
-from .sources import DataChoice
-from .task import Task, prepare
-
-NOISE = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
-"""Sizes of the report's noise, relative to the typical weight."""
+from .task import Task
 
 
-ScopeOption = Annotated[
-    options.Scope | None,
-    typer.Option("--scope", help="One factor per layer, or per neuron: both unless given. Or full: matrices too."),
-]
-Check = Annotated[bool, typer.Option("--verify", help="Measure every claim afresh; exit with 1 if one does not hold.")]
-ReportFile = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE.html", help="Also write a report, with the verification.")
-]
-SaveFile = Annotated[
-    Path | None,
-    typer.Option("--save", metavar="FILE", help="Also keep the curvature: .json or .safetensors, for minsharp merge."),
-]
-
-
-@command
-def measure(
-    model: options.Model,
-    data: options.Data,
-    arguments: options.Arguments = None,
-    weights: options.Weights = None,
-    weights_key: options.WeightsKey = None,
-    outputs: options.Outputs = None,
-    class_axis: options.ClassAxis = None,
-    images: options.Images = None,
-    scope: ScopeOption = None,
-    loss: options.LossOption = options.Loss.CROSS_ENTROPY,
-    curvature: options.CurvatureOption = options.Curvature.HESSIAN,
-    tolerance: options.Tolerance = 0.0,
-    seed: options.Seed = 0,
-    parameters: options.Parameters = None,
-    samples: options.Samples = None,
-    batch_size: options.BatchSize = None,
-    data_dir: options.DataDir = None,
-    check: Check = False,
-    report: ReportFile = None,
-    save: SaveFile = None,
-    as_json: options.Json = False,
+def measured(
+    task: Task, scopes: Sequence[str], *, check: bool, report: Path | None, save: Path | None, as_json: bool
 ) -> None:
-    """Measure the trace of the Hessian and the minimum sharpness, with its certificate.
-
-    Example:
-
-        minsharp measure model.pt2 --data digits --report sharpness.html
-
-        minsharp measure timm:create_model --arg model_name=resnet18 --arg num_classes=10 --weights best.pth
-        --data photos/train --image resize=256 --image crop=224 --samples 500
-    """
-    _check_files(report, save, check)
-    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
-    source = DataChoice(data, samples, batch_size, data_dir, images or ())
-    task = prepare(choice, source, loss, curvature, parameters, tolerance=tolerance, seed=seed)
-    scopes = [scope] if scope else [options.Scope.LAYER, options.Scope.NEURON]
-    measured = curvature_of(task, scopes)
-    results = [minimum_sharpness(task.network, measured, scope=str(s)) for s in scopes]  # type: ignore[arg-type]
+    """Measure, print, and write what is asked for."""
+    found = curvature_of(task, scopes)
+    results = [minimum_sharpness(task.network, found, scope=str(s)) for s in scopes]  # type: ignore[arg-type]
     checks: dict[str, Verification] = {}
     if check or report is not None:
-        checks = {r.scope: verify(task.network, task.data.batches, r, task.loss) for r in results}
+        checks = {r.scope: verify(task.network, task.data.batches, r, task.loss, progress=watched()) for r in results}
     if as_json:
-        print_json(_document(task, measured, results, checks))
+        print_json(_document(task, found, results, checks))
     else:
-        _print(measured, results, checks)
+        _print(found, results, checks)
     if report is not None:
-        _write(report, task, results, checks)
+        networks = versions(task, min(results, key=lambda r: r.value).scales)
+        noisy = under_noise(task, networks, ("absolute", "relative"))
+        write(report, task, minimum=results, curvature=found, verification=checks, **noisy)
     if save is not None and team.speaks():
-        measured.save(save)
+        found.save(save)
         note(f"wrote {save}")
     _fail(checks)
-
-
-def _check_files(report: Path | None, save: Path | None, check: bool) -> None:
-    """Refuse at once what could not be written in the end."""
-    if report is not None:
-        check_writable(report, (".html", ".htm"))
-    if save is not None:
-        check_writable(save, (".json", ".safetensors"))
-    if (check or report is not None) and team.launched():
-        raise InputError("--verify and --report run on one process: leave them out, or call minsharp without torchrun")
 
 
 def _fail(checks: dict[str, Verification]) -> None:
@@ -177,36 +108,3 @@ def _row(name: str, before: float, errors: dict[str, float], after: list[float],
 
 def _value(result: MinimumSharpness) -> str:
     return plus_minus(result.value, result.standard_error) if result.standard_error else number(result.value, 8)
-
-
-def _write(report: Path, task: Task, results: list[MinimumSharpness], checks: dict[str, Verification]) -> None:
-    from ..report import write_report
-
-    note("testing the network under noise for the report")
-    flat = rescale(task.network, min(results, key=lambda r: r.value).scales)
-    flattest = read(flat, task.data.inputs, **task.reading)
-    noisy = {
-        name: _under_noise(task, network) for name, network in (("as it is", task.network), ("flattest", flattest))
-    }
-    write_report(
-        report,
-        title=f"How sharp is {Path(task.settings['model']).name}?",
-        minimum=results,
-        verification=dict(checks),
-        robustness=noisy,
-        settings={name: value for name, value in task.settings.items() if value is not None},
-    )
-    note(f"wrote {report}")
-
-
-def _under_noise(task: Task, network: Network) -> list[NoiseRobustness]:
-    """Noise of absolute and of relative size; absolute sizes are taken from the network as it is."""
-    weights = [p.detach().double() for p in task.network.parameters.values()]
-    count = sum(p.numel() for p in weights)
-    typical = sqrt(sum(float(p.square().sum()) for p in weights) / count)
-    data = task.data.batches
-    found = []
-    for noise, unit in (("absolute", typical), ("relative", 1.0)):
-        sigmas = [float(number(unit * size, 2)) for size in NOISE]
-        found.append(noise_robustness(network, data, task.loss, sigmas=sigmas, noise=noise))  # type: ignore[arg-type]
-    return found

@@ -1,37 +1,17 @@
-"""``minsharp merge``: results of parts of the data, added up."""
+"""Results of parts of the data, added up: what ``minsharp merge`` does."""
 
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ..errors import InputError
-from ..files import check_writable
 from ..results.curvature import Diagonal, Trace
 from ..results.files import loaded
 from ..results.gram import Grams
-from . import options
-from .output import command, console, note, print_json
-
-Files = Annotated[
-    list[Path],
-    typer.Argument(metavar="FILES", help="Traces, diagonals or Gram matrices that were saved: .json or .safetensors."),
-]
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Also save the sum: .json or .safetensors.")]
+from .output import console, note, print_json
 
 
-@command
-def merge(files: Files, out: Out = None, as_json: options.Json = False) -> None:
-    """Add up curvature that was measured on parts of the data: the result for all of it.
-
-    Results of different networks, losses or parameters are refused.
-
-    Example:
-
-        minsharp merge first.json second.json --out whole.json
-    """
-    if out is not None:
-        check_writable(out, (".json", ".safetensors"))
+def merged(files: list[Path], out: Path | None, *, as_json: bool) -> None:
+    """Print the sum, and save it where that is asked for."""
     total = added(files)
     if as_json:
         print_json(total.to_dict())

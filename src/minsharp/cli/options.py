@@ -2,9 +2,11 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
+
+from .names import DATA, IMAGES_TO_TRAIN_ON, WEIGHTS
 
 
 class Loss(StrEnum):
@@ -48,6 +50,13 @@ class Rounding(StrEnum):
     MAX_PER_CHANNEL = "max-per-channel"
 
 
+class Biases(StrEnum):
+    """How biases are treated by the hardware."""
+
+    EXACT = "exact"
+    NOISY = "noisy"
+
+
 class ExecutorName(StrEnum):
     """What runs the cells of an experiment."""
 
@@ -62,15 +71,11 @@ def _models(incomplete: str) -> list[str]:
 
 def _data(incomplete: str) -> list[str]:
     """Data sets by name, and files that hold data."""
-    from ..data import NAMES
-
-    return [name for name in NAMES if name.startswith(incomplete)] + _files(incomplete, (".npz", ".safetensors"))
+    return [name for name in DATA if name.startswith(incomplete)] + _files(incomplete, (".npz", ".safetensors"))
 
 
 def _weights(incomplete: str) -> list[str]:
-    from ..io.weights import PICKLED
-
-    return _files(incomplete, (".safetensors", *PICKLED))
+    return _files(incomplete, WEIGHTS)
 
 
 def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -88,8 +93,8 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A .pt2 file (torch.export.save, with a free batch size), or package.module:factory, a callable that "
-        "returns the network; the current folder is on the path.",
+        help="A .pt2 file (torch.export.save, with a free batch size), or package.module:name, the network or a "
+        "callable that returns it; the current folder is on the path.",
         autocompletion=_models,
         show_default=False,
     ),
@@ -137,6 +142,10 @@ WeightsKey = Annotated[
         help="Which weights of a checkpoint, where several fit: keys, and what their names begin with, with slashes "
         "between them: ema, or state_dict/student.",
     ),
+]
+Fold = Annotated[
+    bool,
+    typer.Option("--fold-batchnorm", help="Fold BatchNorm into the layers before it first, as hardware has it."),
 ]
 Data = Annotated[
     str,
@@ -206,7 +215,24 @@ Parameters = Annotated[
     list[str] | None,
     typer.Option("--parameters", metavar="PATTERN", help="Measure only parameters that match; may be repeated."),
 ]
+ReportFile = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FILE.html", help="Also write a report: one HTML file that needs no network."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
+
+
+def in_panel(panel: str, *options: Any) -> None:
+    """Show some options together in the help."""
+    for option in options:
+        get_args(option)[1].rich_help_panel = panel
+
+
+MEASURED, RESULTS = "What is measured", "What comes out"
+in_panel("The model", Arguments, Outputs, ClassAxis, Weights, WeightsKey)
+in_panel("The data", Data, Images, DataDir, Samples, BatchSize)
+in_panel(MEASURED, LossOption, CurvatureOption, Tolerance, Seed, Parameters)
+in_panel(RESULTS, ReportFile, Json)
 
 # The experiments'
 
@@ -219,6 +245,12 @@ Address = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Throw away what the folder holds, and run everything.")]
 Seeds = Annotated[str | None, typer.Option(help="How many seeds, or which: '10', '3-5', '1,3,5'.")]
 Device = Annotated[str, typer.Option(help="A torch device.")]
-DataName = Annotated[str, typer.Option(help="digits, mnist or fashion-mnist.")]
+DataName = Annotated[
+    str,
+    typer.Option(
+        help="digits, mnist or fashion-mnist.",
+        autocompletion=lambda incomplete: [name for name in IMAGES_TO_TRAIN_ON if name.startswith(incomplete)],
+    ),
+]
 Models = Annotated[str | None, typer.Option(help="Only these networks, with commas between them.")]
 SampleCounts = Annotated[str, typer.Option(help="Numbers of samples, with commas between them.")]

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import wraps
-from typing import Any, ParamSpec, TextIO
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any, ParamSpec, TextIO
 
 from ..text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Arguments = ParamSpec("Arguments")
 _results: list[TextIO] = []
@@ -96,8 +97,10 @@ def print_json(value: Any) -> None:
     print(json.dumps(plain(value), indent=2, allow_nan=False), file=results(), flush=True)
 
 
-def console() -> Console:
+def console() -> "Console":
     """Where results are printed: as wide as they need to be where nobody looks at a terminal."""
+    from rich.console import Console
+
     terminal = results().isatty()
     return Console(
         file=results(), width=None if terminal else 200, highlight=False, no_color=not terminal, soft_wrap=not terminal

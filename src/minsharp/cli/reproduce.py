@@ -9,6 +9,7 @@ import typer
 
 from ..extras import required
 from ..text import printable
+from .names import MEASURES, PRESETS, PROTOCOLS, last_beginning, named
 from .options import (
     Address,
     DataDir,
@@ -36,6 +37,27 @@ app = typer.Typer(
 )
 
 MOST_SEEDS = 100_000
+Preset = Annotated[
+    str,
+    typer.Option(
+        help="digits (minutes), mnist-small, or paper (for a cluster).",
+        autocompletion=lambda incomplete: [name for name in PRESETS if name.startswith(incomplete)],
+    ),
+]
+Protocol = Annotated[
+    str,
+    typer.Option(
+        help="epochs (the paper's) or loss (all to one training loss).",
+        autocompletion=lambda incomplete: [name for name in PROTOCOLS if name.startswith(incomplete)],
+    ),
+]
+Measures = Annotated[
+    str | None,
+    typer.Option(
+        help="Names of measures, with commas between them, as in trace,minimum-sharpness-neuron.",
+        autocompletion=lambda incomplete: last_beginning(incomplete, MEASURES),
+    ),
+]
 
 
 @app.command()
@@ -79,12 +101,12 @@ def trace(
 
 @app.command()
 def labels(
-    preset: Annotated[str, typer.Option(help="digits (minutes), mnist-small, or paper (for a cluster).")] = "digits",
-    protocol: Annotated[str, typer.Option(help="epochs (the paper's) or loss (all to one training loss).")] = "epochs",
+    preset: Preset = "digits",
+    protocol: Protocol = "epochs",
     models: Models = None,
     ratios: Annotated[str | None, typer.Option(help="Fractions of permuted labels. (default: 0, 0.1, ..., 1)")] = None,
     seeds: Seeds = None,
-    measures: Annotated[str | None, typer.Option(help="Names of measures, with commas between them.")] = None,
+    measures: Measures = None,
     train: Annotated[int | None, typer.Option(help="Training images, if not the preset's number.", min=1)] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs, or the most epochs, if not the preset's.", min=1)] = None,
     out: Out = None,
@@ -104,7 +126,7 @@ def labels(
         models=None if models is None else _words(models, ()),
         ratios=module.RATIOS if ratios is None else [float(r) for r in _numbers(ratios, float, "--ratios")],
         seeds=None if seeds is None else _seeds(seeds, 0),
-        measures=_words(measures, module.MEASURES),
+        measures=[named(name, MEASURES) for name in _words(measures, module.MEASURES)],
         train=train,
         epochs=epochs,
         device=device,
@@ -162,6 +184,40 @@ def stability(
     plan = module.plan(rates=_numbers(rates, float, "--rates"), seeds=_seeds(seeds, 1), steps=steps, device=device)
     place = out or Path("results") / "stability"
     _run(module.STABILITY, plan, place, "digits", None, _where(executor, address, workers), force)
+
+
+@app.command()
+def vits(
+    networks: Annotated[int, typer.Option(help="How many networks.", min=1)] = 30,
+    train: Annotated[int, typer.Option(help="Training images.", min=1)] = 300,
+    target: Annotated[float, typer.Option(help="The training loss at which each is stopped.")] = 0.01,
+    limit: Annotated[int, typer.Option(help="The most epochs.", min=1)] = 200,
+    rescalings: Annotated[int, typer.Option(help="Random elements of the whole group for each drift.", min=1)] = 3,
+    measures: Annotated[str | None, typer.Option(help="Names of measures, with commas between them.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the hyperparameters that are drawn.")] = 0,
+    out: Out = None,
+    workers: Workers = None,
+    executor: ExecutorOption = ExecutorName.LOCAL,
+    address: Address = None,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Small vision transformers at equal training loss: the drift of every measure, and its tau with the gap."""
+    from ..experiments import vits as module
+
+    names = None if measures is None else _words(measures, ())
+    plan = module.plan(
+        networks=networks,
+        train=train,
+        target=target,
+        limit=limit,
+        rescalings=rescalings,
+        measures=names,
+        seed=seed,
+        device=device,
+    )
+    place = out or Path("results") / "vits"
+    _run(module.VITS, plan, place, "digits", None, _where(executor, address, workers), force)
 
 
 @app.command(name="run")

@@ -1,8 +1,8 @@
 """Data and losses as the command line names them."""
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from ..files import is_file
 from ..io.npz import arrays_of
 from ..io.weights import safetensors_of
 from ..losses import Criterion, NextToken
+from .choices import DataChoice
 from .output import note, watched
 
 LOSSES: dict[str, Callable[[], Criterion]] = {
@@ -35,34 +36,6 @@ class Loaded(NamedTuple):
     inputs: Any
     targets: Tensor | None
     batches: Any
-
-
-@dataclass(frozen=True)
-class DataChoice:
-    """What the options say of the data."""
-
-    name: str
-    samples: int | None = None
-    batch_size: int | None = None
-    data_dir: Path | None = None
-    images: Sequence[str] = ()
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What to tell of it with the results."""
-        return {"data": self.name, "images": self.pixels}
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether it is a folder of images."""
-        return self.name not in NAMES and Path(self.name).is_dir()
-
-    @property
-    def pixels(self) -> str | None:
-        """What was done to the images, if it is images."""
-        if self.is_folder or (self.name in NAMES and self.images):
-            return str(Preparation.of(self.images))
-        return "pixels from -1 to 1" if self.name in NAMES else None
 
 
 def load_data(choice: DataChoice, model: nn.Module) -> Loaded:
@@ -157,10 +130,12 @@ def _data_file(name: str) -> tuple[Any, Tensor | None]:
     path = Path(name)
     suffix = path.suffix.lower()
     if suffix not in (".npz", ".safetensors"):
+        near = get_close_matches(name, NAMES, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
         raise InputError(
             f"'{name}' is not data: expected {', '.join(NAMES)}, or an .npz or .safetensors file that holds 'x' (the "
             "inputs, samples along the first axis) and may hold 'y' (the targets), or a folder of images with a folder "
-            "for each class"
+            f"for each class.{hint}"
         )
     if not is_file(path):
         raise InputError(f"there is no file '{name}'")

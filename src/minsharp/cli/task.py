@@ -7,9 +7,10 @@ from ..curvature.hessian import check_tolerance
 from ..losses import Criterion
 from ..network.network import Network
 from ..network.reader import read
-from .factories import ModelChoice, load_model
+from .choices import DataChoice, ModelChoice
+from .factories import load_model
 from .output import watched
-from .sources import DataChoice, Loaded, load_data, load_loss
+from .sources import Loaded, load_data, load_loss
 
 
 @dataclass(frozen=True)

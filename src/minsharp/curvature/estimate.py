@@ -5,6 +5,7 @@ how many columns; the sums of the block are estimated, with their variance, agai
 has no more than its share of the variance that the tolerance allows. So a single run through the data is enough.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import sqrt
@@ -35,6 +36,8 @@ _DRAWS = 4
 _ROUNDS = 12
 _SLACK = 1.1
 """How far the variance of a block may be above its share."""
+_MISSED = 1.5
+"""How many times the tolerance an error may be without a word."""
 
 _TINY = 1e-300
 
@@ -130,6 +133,8 @@ class Estimator:
             ahead = max((expected or 0) - so_far.samples, len(chunk)) / len(chunk)
             self._add(chunk.to(self.engine.device), so_far, ahead)
             advance(len(chunk), f"error {percent(so_far.error, 2)}")
+        if so_far.error > _MISSED * self.tolerance:
+            warnings.warn(_missed(so_far.error, self.tolerance), stacklevel=2)
         sums = self.engine.complete(so_far.sums)
         covariance = (so_far.spread + so_far.rest).matrix
         return CurvatureSum(sums, so_far.weight, so_far.samples, so_far.energy, covariance)
@@ -188,7 +193,8 @@ class Estimator:
             allowed = self._allowed(so_far.trace + (known + trace) * ahead, so_far.spread.total, ahead)
             if found is not None and found.spread.total <= _SLACK * allowed:
                 break
-            made = self._drawn(block, energies, _still_wanted(allowed, found))
+            seen = round(so_far.samples + ahead * len(energies))
+            made = self._drawn(block, energies, _still_wanted(allowed, found), seen)
             found = made if found is None or not made.units else found.joined(made)
         assert found is not None
         return found
@@ -210,10 +216,10 @@ class Estimator:
         self._traces += trace
         self._energy += max(energy, _TINY)
 
-    def _drawn(self, block: _Block, energies: Tensor, allowed: float) -> _Estimate:
-        """One estimate, planned to have no more than a given variance."""
+    def _drawn(self, block: _Block, energies: Tensor, allowed: float, samples: int) -> _Estimate:
+        """One estimate, planned to have no more than a given variance; there will be so many samples in all."""
         kappa = self._variance / max(self._units, _TINY)
-        drawn = plan(energies, self.engine.rank, max(allowed, _TINY) / max(kappa, _TINY), self.generator)
+        drawn = plan(energies, self.engine.rank, max(allowed, _TINY) / max(kappa, _TINY), self.generator, samples)
         made = self._sum_of_groups(block, energies, drawn)
         self._learn(made.spread.total, made.units, made.trace, float(energies.sum()))
         return made
@@ -280,6 +286,15 @@ class Estimator:
                 mixes[:, k - start] = 0.0
                 mixes[:, k - start].scatter_(1, largest[:, k : k + 1], 1.0)
         return mixes.view(shape)
+
+
+def _missed(error: float, tolerance: float) -> str:
+    """Only what Gauss-Newton leaves out can be too much: of the columns there are all to be had."""
+    return (
+        f"the standard error is {percent(error, 2)} of the trace, not {percent(tolerance, 2)}: of the Hessian's two parts, "
+        "Gauss-Newton and the rest, the rest is the larger by far, or takes most of the other away. More samples help, "
+        'or curvature="ggn"'
+    )
 
 
 def _still_wanted(allowed: float, found: _Estimate | None) -> float:

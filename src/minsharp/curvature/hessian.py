@@ -12,15 +12,15 @@ from ..network.network import Network
 from ..network.reader import read
 from ..progress import bar
 from ..results.curvature import LOSSLESS, MATRICES, Diagonal, MatrixName, Trace
-from ..results.reduce import together
-from ..subject.batches import Data, batches, count, first_of
+from ..results.reduce import shared, together
+from ..subject.batches import Batch, Data, batches, count, first_of
 from ..subject.model import Pattern, counted
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from .activations import activations
 from .engine import Engine
 from .estimate import Estimator
-from .outputs import with_floor
+from .outputs import Margins, lacks_floor, margins_of, with_floor
 from .quantities import DIAGONAL, TRACE, Measured, Quantity, Result
 from .smooth import Rest
 
@@ -88,7 +88,7 @@ def hessian_trace(
     6.75
     """
     chosen = Choice(parameters, curvature, of, outputs, class_axis, tolerance, seed, memory, progress)
-    return together(lambda: measured_over(TRACE, model, data, loss, chosen), process_group, model, data)
+    return measured_together(TRACE, model, data, loss, chosen, process_group)
 
 
 def hessian_diagonal(
@@ -116,7 +116,7 @@ def hessian_diagonal(
     tensor([0.1875, 0.7500, 0.0000], dtype=torch.float64)
     """
     chosen = Choice(parameters, curvature, of, outputs, class_axis, tolerance, seed, memory, progress)
-    return together(lambda: measured_over(DIAGONAL, model, data, loss, chosen), process_group, model, data)
+    return measured_together(DIAGONAL, model, data, loss, chosen, process_group)
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,46 @@ class Choice:
         check_tolerance(self.tolerance)
 
 
+def measured_together(
+    quantity: Quantity[Result],
+    model: nn.Module | Network,
+    data: Data,
+    criterion: Criterion | None,
+    chosen: Choice,
+    group: Any,
+) -> Result:
+    """What a quantity comes to over the data of all processes of a group; without one, of this process."""
+    if group is not None and chosen.curvature == "margin" and lacks_floor(_loss(criterion, "margin")):
+        criterion = _on_one_floor(model, data, chosen, group)
+    return together(lambda: measured_over(quantity, model, data, criterion, chosen), group, model, data)
+
+
+def _on_one_floor(model: nn.Module | Network, data: Data, chosen: Choice, group: Any) -> Margin:
+    """The margin whose floor is that of all the data: each process has a part of it."""
+
+    @plain_mode()
+    def found() -> Margins:
+        first, _ = first_of(batches(data))
+        network = read(model, first.inputs, outputs=chosen.outputs, class_axis=chosen.class_axis)
+        return margins_of(_on_axis(Margin(), network, first), network, data)
+
+    def joined(mine: Margins | None, heard: Margins | None) -> Margins | None:
+        if mine is None or heard is None:
+            return heard if mine is None else mine
+        return Margins(mine.squares + heard.squares, mine.numbers + heard.numbers)
+
+    _, total, nothing = shared(found, joined, group, model, data)
+    if total is None and nothing is not None:
+        raise nothing
+    floored: Margin = total.floored()
+    return floored
+
+
+def _on_axis(loss: Loss, network: Network, first: Batch) -> Loss:
+    """A loss with its classes where the network has them."""
+    return on_axis(loss, network.graph.values[network.graph.output].shape, first.targets, network.class_axis)
+
+
 @plain_mode()
 def measured_over(
     quantity: Quantity[Result], model: nn.Module | Network, data: Data, criterion: Criterion | None, chosen: Choice
@@ -153,8 +193,7 @@ def measured_over(
     loss = _loss(criterion, chosen.curvature)
     first, stream = first_of(batches(data))
     network = read(model, first.inputs, outputs=chosen.outputs, class_axis=chosen.class_axis)
-    shape = network.graph.values[network.graph.output].shape
-    loss = with_floor(on_axis(loss, shape, first.targets, network.class_axis), network, data)
+    loss, stream = with_floor(_on_axis(loss, network, first), network, data, stream)
     weights = network.digests()
     if chosen.of == "activations":
         network = activations(network)

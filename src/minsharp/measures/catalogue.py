@@ -13,10 +13,12 @@ from ..results.gram import Grams
 from .corruption import parameter_corruption
 from .eigenvalue import largest_eigenvalue
 from .fisher_rao import fisher_rao_norm
+from .geodesic import geodesic_sharpness
 from .keskar import keskar_sharpness
 from .margin import margin_sensitivity
 from .minimum import minimum_sharpness
 from .normalized import normalized_sharpness
+from .normalized_logits import normalized_logits_sharpness
 from .pacgen import pacgen
 from .rangamani import rangamani_flatness
 from .registry import MEASURES, Measure, measure
@@ -124,6 +126,10 @@ def _average_asam(model: Model, data: Any, loss: Any) -> Score:
     return asam_sharpness(model, data, loss, average=True)
 
 
+measure("ASAM (normalized logits)", invariance="neuron", needs_labels=True, reads=True)(normalized_logits_sharpness)
+measure("geodesic sharpness", invariance="full", needs_labels=True, reads=True)(geodesic_sharpness)
+
+
 @measure("parameter corruption", needs_labels=True, reads=True)
 def _corruption(model: Model, data: Any, loss: Any) -> Score:
     return parameter_corruption(model, data, loss, epsilon=0.001, p=inf)  # with p = 2 it would be SAM again
@@ -145,5 +151,6 @@ def chosen(names: Sequence[str] | None) -> list[Measure]:
         names = [names]
     unknown = [name for name in names if name not in MEASURES]
     if unknown or not names:
-        raise InputError(f"measures={list(names)!r}: unknown {unknown}. Known are {', '.join(map(repr, MEASURES))}")
+        trouble = f"unknown {unknown}" if unknown else "there is nothing to measure"
+        raise InputError(f"measures={list(names)!r}: {trouble}. Known are {', '.join(map(repr, MEASURES))}")
     return [MEASURES[name] for name in dict.fromkeys(names)]

@@ -363,9 +363,9 @@ def flattest(
 ) -> nn.Module:
     """The flattest network that computes the same function: a copy whose trace is the minimum sharpness.
 
-    It is the network that `minimum_sharpness` of the same arguments speaks of: the one that bears noise best, under the
-    ``noise`` that is named. With ``power_of_two=True`` all factors
-    are powers of two, and the outputs are the same bit for bit.
+    It is the network that `minimum_sharpness` of the same arguments speaks of. To second order it bears one noise best
+    of all, the ``noise`` that is named, and others perhaps worse than the original: for quantizers say "max" or
+    "max-per-channel". With ``power_of_two=True`` all factors are powers of two: the outputs are the same bit for bit.
 
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))

@@ -3,18 +3,22 @@
 from array import array
 from collections.abc import Sequence
 from math import nan
+from operator import index
 from time import perf_counter
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from ..errors import InputError, NonFiniteError, ReadError
+from ..curvature.hessian import check_tolerance
+from ..errors import InputError, NonFiniteError, UndefinedError
 from ..losses import Criterion
+from ..network.faithful import apart_now
 from ..network.network import Network
 from ..network.reader import read
 from ..results.curvature import MatrixName
 from ..subject.batches import Data, batches, first_of, held
-from ..subject.model import unwrapped
+from ..subject.model import Pattern, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from .catalogue import chosen
@@ -22,6 +26,8 @@ from .compare import Subject
 from .registry import Measure
 
 DEFAULT = ("trace", "minimum sharpness")
+_NOTICED = 1e-4
+"""Of the largest output: by how much more than when it was read a model may differ from its records."""
 
 
 class Monitor:
@@ -30,21 +36,22 @@ class Monitor:
     ``monitor(step)`` returns a flat dict of floats: for every measure ``minsharp/trace`` (its value),
     ``minsharp/trace/standard_error`` (zero where it is exact; left out where a measure has none) and
     ``minsharp/trace/seconds``. It is empty where it is not the time to measure. A network that has become NaN or
-    infinite has the value NaN. The model is left as it was: its mode, gradients, buffers and random numbers.
+    infinite has the value NaN, and so has a measure that is not defined at some weights: training goes on. The model is
+    left as it was: its mode, gradients, buffers and random numbers.
 
     The model is read once, and its weights are followed as they change. Where modules or parameters were replaced by
-    others, it is read again.
+    others, or a hook or an attribute makes it compute something else, it is read again.
 
     Args:
         model: a module, in training or not.
-        probe: data as for `hessian_trace`, held from now on; some measures need the targets.
+        probe: data as for `hessian_trace`, of which a copy is held; some measures need the targets.
         loss: a torch criterion; cross-entropy unless given.
         measures: names of registered measures.
         every: measure only at steps that this divides.
         budget: the share of the time since the monitor was made that measuring may take, as 0.05: it waits until the
             next measurement, if it takes as long as the last, stays within. The first one is made at once; what only
             happens once, reading above all, is done when the monitor is made.
-        curvature, outputs, class_axis: as for `hessian_trace`, which takes all further options.
+        curvature, tolerance, seed, parameters, outputs, class_axis, memory: as for `hessian_trace`.
 
     >>> import torch
     >>> _ = torch.manual_seed(0)
@@ -68,19 +75,21 @@ class Monitor:
         every: int = 1,
         budget: float | None = None,
         curvature: MatrixName = "hessian",
+        tolerance: float = 0.0,
+        seed: int = 0,
+        parameters: Pattern = None,
         outputs: Pick = None,
         class_axis: int | None = None,
-        **options: Any,
+        memory: int | None = None,
     ) -> None:
-        if not isinstance(every, int) or every < 1:
-            raise InputError(f"every={every!r}: expected a whole number of steps, 1 or more")
-        if budget is not None and not 0 < budget <= 1:
-            raise InputError(f"budget={budget!r}: expected a share of the time, as in budget=0.05")
+        _check(every, budget)
+        check_tolerance(tolerance)
         self.model = model
-        self._loss, self._curvature, self._options = loss, curvature, options
+        self._loss, self._curvature = loss, curvature
+        self._options = {"tolerance": tolerance, "seed": seed, "parameters": parameters, "memory": memory}
         self._reading: dict[str, Any] = {"outputs": outputs, "class_axis": class_axis}
         self._measures, self._every, self._budget = chosen(measures), every, budget
-        self._probe = held(probe)
+        self._probe = pytree.tree_map_only(Tensor, lambda t: t.detach().clone(), held(probe))
         self._network = self._read()
         self._history: dict[str, array[float]] = {"step": array("d")}
         self._calls, self._spent, self._last = 0, 0.0, 0.0
@@ -90,7 +99,7 @@ class Monitor:
 
     def __call__(self, step: int | None = None) -> dict[str, float]:
         """The numbers of this step; none if it is not the time. Without a step, calls are counted from 0."""
-        step = self._calls if step is None else step
+        step = self._calls if step is None else _whole(step)
         self._calls += 1
         return self.measure(step) if self._is_due(step) else {}
 
@@ -104,11 +113,7 @@ class Monitor:
     def measure(self, step: int) -> dict[str, float]:
         """The numbers of this step, whatever time it is."""
         start = perf_counter()
-        try:
-            values = self._values()
-        except ReadError:  # of other shapes or types than when it was read
-            self._network = self._read()
-            values = self._values()
+        values = self._values()
         self._last = perf_counter() - start
         self._spent += self._last
         for name, value in {"step": step, **values}.items():
@@ -120,13 +125,24 @@ class Monitor:
     def _read(self) -> Network:
         module = unwrapped(self.model)
         self._parts = list(module.named_modules(remove_duplicate=False))
-        first, _ = first_of(batches(self._probe))
-        return read(module, first.inputs, **self._reading)
+        self._first, _ = first_of(batches(self._probe))
+        network = read(module, self._first.inputs, **self._reading)
+        self._apart = apart_now(network, self._first.inputs)
+        return network
+
+    def _is_another(self) -> bool:
+        """Whether the model is no longer the one that was read: by its modules, or by what it makes of the probe."""
+        now = list(unwrapped(self.model).named_modules(remove_duplicate=False))
+        if [(path, id(part)) for path, part in now] != [(path, id(part)) for path, part in self._parts]:
+            return True
+        try:
+            return apart_now(self._network, self._first.inputs) > self._apart + _NOTICED
+        except Exception:  # of other shapes or types than when it was read; reading it again says what is wrong
+            return True
 
     @plain_mode()
     def _values(self) -> dict[str, float]:
-        now = list(unwrapped(self.model).named_modules(remove_duplicate=False))
-        if [(path, id(part)) for path, part in now] != [(path, id(part)) for path, part in self._parts]:
+        if self._is_another():
             self._network = self._read()
         entries = any(measure.uses == "diagonal" for measure in self._measures)
         subject = Subject(self._network, self._probe, self._loss, self._curvature, entries, self._options)
@@ -156,6 +172,22 @@ class Monitor:
         return f"Monitor({type(unwrapped(self.model)).__name__}: {names}; measured {len(self._history['step'])} times)"
 
 
+def _check(every: int, budget: float | None) -> None:
+    """Refuse what is no rhythm."""
+    if not isinstance(every, int) or every < 1:
+        raise InputError(f"every={every!r}: expected a whole number of steps, 1 or more")
+    if budget is not None and not (isinstance(budget, int | float) and 0 < budget <= 1):
+        raise InputError(f"budget={budget!r}: expected a share of the time, as in budget=0.05")
+
+
+def _whole(step: Any) -> int:
+    """A step as a number: of Python, of NumPy, or a tensor of one."""
+    try:
+        return index(step)
+    except TypeError:
+        raise InputError(f"step={step!r}: expected a whole number, as in monitor(10)") from None
+
+
 def key(name: str) -> str:
     """What a measure is logged as.
 
@@ -172,9 +204,9 @@ def _asked(subject: Subject, measure: Measure) -> dict[str, float]:
     error: float | None
     try:
         value, error, seconds = subject.ask(measure)
-    except NonFiniteError:
+    except (NonFiniteError, UndefinedError):
         value, error, seconds = nan, None, perf_counter() - start
     if error is None and measure.uses:  # made of curvature that is exact
-        error = 0.0
+        error = value - value  # zero, or NaN
     told = {} if error is None else {f"{name}/standard_error": error}
     return {name: value, **told, f"{name}/seconds": seconds}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import UndefinedError
 from ..losses import Criterion
 from ..network.network import Network
 from ..network.reader import read
@@ -60,7 +60,7 @@ def rangamani_flatness(
     used = [name for name in everything.names if name in network.graph.parameters]
     moving = [name for name in used if bool(everything.parameters[name].any())]
     if not moving:
-        raise InputError(
+        raise UndefinedError(
             f"every parameter that is measured is zero: {used}. Measure a network that has been initialised"
         )
     objective = everything.narrowed(moving)

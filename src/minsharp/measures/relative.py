@@ -14,7 +14,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from ..curvature.hessian import hessian_diagonal, hessian_trace
-from ..errors import InputError
+from ..errors import InputError, UndefinedError
 from ..frozen import Frozen
 from ..losses import Criterion
 from ..network.network import Network
@@ -28,6 +28,7 @@ from ..subject.model import Pattern, parameters_of
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import count, number, plain_table, plus_minus
+from .full import FullMinimumSharpness
 from .minimum import MinimumSharpness, minimum_sharpness
 from .program import Curvature
 
@@ -41,7 +42,7 @@ class RelativeMinimumSharpness(Saved):
     value: float
     lower_bound: float
     energy: float
-    minimum: MinimumSharpness = field(repr=False)
+    minimum: MinimumSharpness | FullMinimumSharpness = field(repr=False)
 
     def check_whole(self) -> None:
         """As the minimum is."""
@@ -215,7 +216,7 @@ def _jacobian(data: Data | Curvature | Grams) -> Data | Curvature | Grams:
 def _energy(energy: float) -> float:
     """E||c||^2, which the measures divide by."""
     if not energy > 0:
-        raise InputError("the centred outputs are zero on this data: nothing to be relative to")
+        raise UndefinedError("the centred outputs are zero on this data: nothing to be relative to")
     return energy
 
 

@@ -1,9 +1,9 @@
 """How a network bears noise on its weights: the use that sharpness is a proxy for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..errors import InputError, NonFiniteError
 from ..losses import Criterion
 from ..network.network import Network
+from ..progress import bar
 from ..reference.objective import Objective
 from ..results.files import Saved
 from ..subject.batches import Data
@@ -124,6 +125,7 @@ def noise_robustness(
     biases: Biases | None = None,
     parameters: Pattern = None,
     seed: int = 0,
+    progress: bool = False,
 ) -> NoiseRobustness:
     """Accuracy, agreement and loss under Gaussian noise on the weights, over random trials.
 
@@ -136,7 +138,7 @@ def noise_robustness(
     under all but the first two. `predicted_accuracy` says the same without a draw.
 
     Without targets only the agreement with the undisturbed predictions is measured. The same seed draws the same noise
-    for networks of the same shape.
+    for networks of the same shape. ``progress`` shows a bar.
 
     Without noise nothing changes:
 
@@ -158,9 +160,12 @@ def noise_robustness(
     with objective.prepared(), torch.no_grad():
         still = [_predictions(objective, _finite(objective.outputs({}, batch))) for batch in objective.batches]
         if bits is not None:
-            return NoiseRobustness(noise, 1, tuple(_rounded(objective, still, each, noise, treated) for each in bits))
+            with bar(f"rounding, {noise}", len(bits), progress) as advance:
+                rounded = (_rounded(objective, still, each, noise, treated) for each in bits)
+                return NoiseRobustness(noise, 1, tuple(_counted(rounded, advance)))
         draw = _Draw(noise, treated, seed)
-        found = tuple(_level(objective, still, float(sigma), trials, draw) for sigma in sigmas)
+        with bar(f"noise, {noise}", len(sigmas) * trials, progress) as advance:
+            found = tuple(_level(objective, still, float(sigma), trials, draw, advance) for sigma in sigmas)
     return NoiseRobustness(noise, trials, found)
 
 
@@ -195,9 +200,21 @@ class _Draw(NamedTuple):
         return moved
 
 
-def _level(objective: Objective, still: list[Tensor], sigma: float, trials: int, draw: _Draw) -> NoiseLevel:
-    runs = [_trial(objective, still, draw(objective.parameters, sigma, k)) for k in range(trials)]
-    agreement, accuracy, loss = zip(*runs, strict=True)
+Run = TypeVar("Run")
+
+
+def _counted(runs: Iterable[Run], advance: Callable[[int], None]) -> Iterator[Run]:
+    """The same, and the bar moves on after each."""
+    for run in runs:
+        advance(1)
+        yield run
+
+
+def _level(
+    objective: Objective, still: list[Tensor], sigma: float, trials: int, draw: _Draw, advance: Callable[[int], None]
+) -> NoiseLevel:
+    runs = (_trial(objective, still, draw(objective.parameters, sigma, k)) for k in range(trials))
+    agreement, accuracy, loss = zip(*_counted(runs, advance), strict=True)
     return NoiseLevel(sigma, *(_mean(values) for values in (agreement, accuracy, loss)))  # type: ignore[arg-type]
 
 

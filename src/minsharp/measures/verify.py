@@ -16,6 +16,7 @@ from ..network.network import Network
 from ..network.reader import read
 from ..network.rescale import rescale
 from ..network.symmetry import Transformation
+from ..progress import bar
 from ..reference.objective import Objective, doubled
 from ..results.curvature import LOSSLESS
 from ..results.files import Saved
@@ -84,6 +85,7 @@ def verify(
     class_axis: int | None = None,
     directions: int = 3,
     seed: int = 0,
+    progress: bool = False,
 ) -> Verification:
     """Check a minimum sharpness on data: nothing is taken from the result but its claims.
 
@@ -102,6 +104,7 @@ def verify(
     factors are powers of two.
 
     ``data`` is the data that was measured; give a list or a DataLoader, not a generator, for it is read several times.
+    ``progress`` shows bars.
 
     >>> _ = torch.manual_seed(0)
     >>> from minsharp import minimum_sharpness
@@ -125,7 +128,7 @@ def verify(
 
     def trace(of: nn.Module, **estimate: Any) -> tuple[float, float]:
         data, criterion = [batch.given for batch in objective.batches], doubled(loss)
-        options: Any = {"parameters": names, "curvature": result.curvature, **estimate}
+        options: Any = {"parameters": names, "curvature": result.curvature, "progress": progress, **estimate}
         return _measured(result, replace(network, module=of), data, criterion, options)
 
     promised, precision = sum(result.by_parameter.values()), max(_precision_of(module), inside) * condition
@@ -136,10 +139,12 @@ def verify(
     if result.attained:
         checks.append(Check("what was promised is the value", _relative(promised, result.value), 1e-9))
     checks.append(Check("the lower bound is not above the value", max(result.lower_bound - result.value, 0.0), 0.0))
-    for name in names:
-        if result.exact[name] and result.curvature not in LOSSLESS:
+    exact = [name for name in names if result.exact[name] and result.curvature not in LOSSLESS]
+    with bar("second derivatives", len(exact), progress and bool(exact)) as advance:
+        for name in exact:
             error = _curvature_error(objective, name, directions, seed, result.trace)
             checks.append(Check(f"v^T H v = ||S^T J v||^2 in {name}", error, max(1e-8, 1e3 * inside)))
+            advance(1)
     return Verification(tuple(checks))
 
 

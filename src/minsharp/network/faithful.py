@@ -7,6 +7,7 @@ other than torch's, and derivatives that are not those of its operations show on
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from ..errors import ReadError
+from ..subject.inputs import Inputs, call_form
+from ..subject.modes import eval_mode, random_state_kept
 from ..subject.outputs import picked
 from .apart import difference, largest, moved
 from .meeting import check_derivatives_apart
@@ -143,6 +146,22 @@ def _slopes(outputs: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Tens
     weights = torch.randn(outputs.shape[1:], generator=generator, dtype=torch.float64, device="cpu").to(outputs)
     found = torch.autograd.grad((outputs[0] * weights).sum(), list(used.values()), allow_unused=True)
     return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(used.items(), found, strict=True)}
+
+
+def apart_now(network: Network, example: Inputs) -> float:
+    """How far the module's outputs for two samples are by now from those of the records, relative to the largest.
+
+    What no weight shows makes them differ: a hook, another attribute, another forward.
+    """
+    device = next((p.device for p in network.parameters.values()), torch.device("cpu"))
+    given = pytree.tree_map_only(Tensor, lambda t: t[[0, -1]].to(device), call_form(network.module, example))
+    with torch.no_grad(), eval_mode(network.module), random_state_kept(device):
+        own = picked(network.module(*given[0], **given[1]))
+        inputs = zip((v.name for v in network.graph.inputs), pytree.tree_leaves(given), strict=True)
+        records = network.graph.run(network.state() | dict(inputs))[network.graph.output]
+    if not own.isfinite().all():
+        return inf if bool(records.isfinite().all()) else 0.0
+    return difference(own, records) / (largest(own) or 1.0)
 
 
 def check_faithful(network: Network, inputs: Mapping[str, Tensor], models: list[Alone]) -> None:

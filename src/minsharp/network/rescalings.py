@@ -106,7 +106,10 @@ def _compact(tensors: list[Tensor]) -> tuple[list[int], list[Tensor]]:
 def _still(exponent: Exponent, forms: list[Any]) -> bool:
     """Whether a parameter's scale is zero throughout."""
     plus, minus = torch.broadcast_tensors(exponent.plus, exponent.minus)
-    return all(forms[i] == forms[j] for i, j in unique_pairs(plus.flatten(), minus.flatten())[0])
+    apart = (plus != minus).flatten()
+    return not bool(apart.any()) or all(
+        forms[i] == forms[j] for i, j in zip(plus.flatten()[apart].tolist(), minus.flatten()[apart].tolist(), strict=True)
+    )
 
 
 def _reason(walk: Walk, parameter: str) -> str:

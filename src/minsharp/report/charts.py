@@ -15,6 +15,8 @@ Scale = Callable[[float], float]
 
 ROW = 40.0
 TIMES = "\u00d7"
+COLOURS = 4
+"""Of series, in the style sheet."""
 WIDTH = 720.0
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 20.0, 14.0, 48.0
 """Margins of a plot with two axes."""
@@ -45,6 +47,8 @@ class Chart:
     interactive: bool = False
     """Whether its points can be read one by one."""
     width: float = WIDTH
+    dashed: str = ""
+    """What a dashed line is."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,11 @@ class Reading:
 
 @dataclass(frozen=True)
 class Curve:
-    """Readings under one name."""
+    """Readings under one name; what was predicted is drawn dashed, in the colour of what it predicts."""
 
     name: str
     readings: tuple[Reading, ...]
+    predicted: bool = False
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -150,6 +155,27 @@ def bars(title: str, rows: Sequence[tuple[str, float, float]], names: tuple[str,
     return Chart(title, text, top + ROW * len(rows), tuple(marks), series=names)
 
 
+def lengths(title: str, rows: Sequence[tuple[str, float, str]]) -> Chart:
+    """One bar per row, with words at its end."""
+    left, right, row, top = _margin(name for name, *_ in rows), 190.0, 26.0, 4.0
+    largest = max(_finite(value for _, value, _ in rows), default=0.0) or 1.0
+    marks = [_line(left, top, left, top + row * len(rows), "axis")]
+    for i, (name, value, words) in enumerate(rows):
+        y, length = top + i * row, max(value / largest * (WIDTH - left - right), 1.0)
+        place: dict[str, str | float] = {
+            "x": left,
+            "y": y + 6,
+            "width": length,
+            "height": 14.0,
+            "rx": 1.5,
+            "class": "bar b",
+        }
+        marks.append(_text(left - 12, y + 17, _short(name), "label", "end"))
+        marks.append(Mark("rect", {**place, "class": "bar b"}, hover=f"{name}: {words}"))
+        marks.append(_text(left + length + 8, y + 17, words, "value"))
+    return Chart(title, "; ".join(f"{name}: {words}" for name, _, words in rows), top + row * len(rows), tuple(marks))
+
+
 def ranges(title: str, rows: Sequence[tuple[str, float, float, float]]) -> Chart:
     """A line from the least to the largest factor of each row, with its typical one marked; one is in the middle."""
     left, right, row, top = _margin(name for name, *_ in rows), 150.0, 30.0, 6.0
@@ -189,31 +215,57 @@ def _power(power: int) -> str:
 
 def curves(title: str, x_label: str, y_label: str, lines: Sequence[Curve]) -> Chart:
     """Fractions with error bars along a logarithmic axis; zero, where it was measured, stands at its left end."""
-    height = 300.0
-    known = [reading for line in lines for reading in line.readings if math.isfinite(reading.y)]
+    known = _known(lines)
     positive = sorted({reading.x for reading in known if reading.x > 0})
     if not known or not positive:
         return Chart(title, "Nothing was measured.")
     has_zero = any(reading.x == 0 for reading in known)
-    along = _along_noise(positive, has_zero)
-    least, most = max(min(r.y - r.error for r in known), 0.0), min(max(r.y + r.error for r in known), 1.0)
+    x_marks = ([0.0] if has_zero else []) + positive
+    return _plotted(title, (x_label, y_label), lines, _along_noise(positive, has_zero), x_marks, share=True)
+
+
+def plain_curves(title: str, x_label: str, y_label: str, lines: Sequence[Curve], *, share: bool = False) -> Chart:
+    """Values with error bars along an axis with even steps; shares are shown in per cent."""
+    known = _known(lines)
+    if not known:
+        return Chart(title, "Nothing was measured.")
+    low, high = min(r.x for r in known), max(r.x for r in known)
+    along = _padded(low, high, LEFT, WIDTH - RIGHT)
+    return _plotted(title, (x_label, y_label), lines, along, ticks(low, high), share=share)
+
+
+def _known(lines: Sequence[Curve]) -> list[Reading]:
+    return [r for line in lines for r in line.readings if math.isfinite(r.y) and math.isfinite(r.x)]
+
+
+def _plotted(
+    title: str, labels: tuple[str, str], lines: Sequence[Curve], along: Scale, x_marks: Sequence[float], *, share: bool
+) -> Chart:
+    """Curves over a grid; each name has one colour, whether it was measured or predicted."""
+    height, known = 300.0, _known(lines)
+    least, most = min(r.y - r.error for r in known), max(r.y + r.error for r in known)
+    if share:
+        least, most = max(least, 0.0), min(most, 1.0)
     up = _padded(least, most, height - BOTTOM, TOP)
     steps = ticks(least, most, 4)
     digits = 0 if len({f"{y:.0%}" for y in steps}) == len(steps) else 1
-    marks = [*_y_axis(up, {y: f"{y:.{digits}%}" for y in steps}), _x_label(x_label, height)]
-    marks += [
-        _text(along(x), height - BOTTOM + 18, number(x, 3), "tick", "middle")
-        for x in ([0.0] if has_zero else []) + positive
-    ]
-    for i, line in enumerate(lines):
-        marks += _curve(i, line, along, up)
+    told: Callable[[float], str] = (lambda y: f"{y:.{digits}%}") if share else number
+    marks = [*_y_axis(up, {y: told(y) for y in steps}), _x_label(labels[0], height)]
+    marks += [_text(along(x), height - BOTTOM + 18, number(x, 3), "tick", "middle") for x in x_marks]
+    names = tuple(dict.fromkeys(line.name for line in lines))
+    for line in lines:
+        marks += _curve(names.index(line.name), line, labels[0], along, up, share)
     marks.sort(key=lambda mark: "data-words" in mark.attributes)  # points above all lines
-    text = f"{y_label} against {x_label}. " + "; ".join(
-        f"{line.name}: " + ", ".join(f"{number(r.x, 3)} gives {r.y:.{digits}%}" for r in line.readings)
-        for line in lines
+    text = f"{labels[1]} against {labels[0]}. " + "; ".join(
+        f"{_full(line)}: " + ", ".join(f"{number(r.x, 3)} gives {told(r.y)}" for r in line.readings) for line in lines
     )
-    names = tuple(line.name for line in lines)
-    return Chart(title, text, height, tuple(marks), series=names, y_label=y_label, interactive=True)
+    dashed = "predicted" if any(line.predicted for line in lines) else ""
+    more = {"series": names, "y_label": labels[1], "interactive": True, "dashed": dashed}
+    return Chart(title, text, height, tuple(marks), **more)  # type: ignore[arg-type]
+
+
+def _full(line: Curve) -> str:
+    return f"{line.name}, predicted" if line.predicted else line.name
 
 
 def _along_noise(positive: Sequence[float], has_zero: bool) -> Scale:
@@ -223,22 +275,24 @@ def _along_noise(positive: Sequence[float], has_zero: bool) -> Scale:
     return lambda x: LEFT + 20 if x == 0 else along(x)
 
 
-def _curve(series: int, line: Curve, along: Scale, up: Scale) -> Iterable[Mark]:
+def _curve(series: int, line: Curve, x_label: str, along: Scale, up: Scale, share: bool) -> Iterable[Mark]:
     """The line, its error bars and its points."""
-    readings = sorted((r for r in line.readings if math.isfinite(r.y)), key=lambda r: r.x)
+    readings = sorted(_known([line]), key=lambda r: r.x)
+    kind = f"s{series % COLOURS}" + (" predicted" if line.predicted else "")
     trail = " ".join(f"{'L' if j else 'M'}{along(r.x):.1f} {up(r.y):.1f}" for j, r in enumerate(readings))
-    yield Mark("path", {"d": trail, "class": f"curve s{series}"})
+    yield Mark("path", {"d": trail, "class": f"curve {kind}"})
     for r in readings:
         x, y = along(r.x), up(r.y)
-        span = f" ± {r.error:.1%}" if r.error else ""
+        value, error = (f"{r.y:.1%}", f"{r.error:.1%}") if share else (number(r.y), number(r.error, 2))
         if r.error:
-            yield _line(x, up(r.y - r.error), x, up(r.y + r.error), f"error s{series}")
-        yield _point(series, x, y, f"{line.name}, noise {number(r.x, 3)}: {r.y:.1%}{span}")
+            yield _line(x, up(r.y - r.error), x, up(r.y + r.error), f"error {kind}")
+        words = f"{_full(line)}, {x_label} {number(r.x, 3)}: {value}" + (f" ± {error}" if r.error else "")
+        yield _point(series, kind, x, y, words)
 
 
-def _point(series: int, x: float, y: float, words: str) -> Mark:
+def _point(series: int, kind: str, x: float, y: float, words: str) -> Mark:
     """A circle, square or diamond, so that colour is not all that tells the series apart."""
-    held: dict[str, str | float] = {"class": f"mark point s{series}", "data-words": words}
+    held: dict[str, str | float] = {"class": f"mark point {kind}", "data-words": words}
     if series % 3 == 0:
         return Mark("circle", {"cx": x, "cy": y, "r": 4.5, **held}, hover=words)
     if series % 3 == 1:

@@ -10,11 +10,14 @@ from typing import Any, NamedTuple
 from ..errors import InputError
 from ..experiments import Results, Scatter
 from ..files import write_text
+from ..measures.bits import BitAllocation
 from ..measures.minimum import MinimumSharpness
 from ..measures.verify import Verification
 from . import sections as shown
+from .allocation import allocation
 from .charts import number
-from .sections import Robustness
+from .history import History, told
+from .noise import Predictions, Robustness, noise
 from .templating import asset, render
 
 
@@ -31,8 +34,12 @@ def write_report(
     *,
     title: str = "How sharp is this minimum?",
     minimum: MinimumSharpness | Sequence[MinimumSharpness],
+    curvature: shown.Curvature | None = None,
     comparison: Any | None = None,
     robustness: Robustness | None = None,
+    predictions: Predictions | None = None,
+    bits: BitAllocation | None = None,
+    history: History | None = None,
     verification: Verification | Mapping[str, Verification] | None = None,
     experiments: Sequence[Scatter | Results] | None = None,
     settings: Mapping[str, object] | None = None,
@@ -44,9 +51,13 @@ def write_report(
         path: where to write; the file appears whole, or not at all.
         title: the heading.
         minimum: one or more results of `minimum_sharpness`, usually one per scope.
+        curvature: the trace, diagonal or Gram matrices that the minimum was made of: its standard errors are shown.
         comparison: a result of `compare`: every measure, and its drift under rescaling.
         robustness: results of `noise_robustness` by the name of the network, as in
-            ``{"original": [absolute, relative], "flattest": [absolute, relative]}``.
+            ``{"original": [absolute, relative], "flattest": [absolute, relative]}``, of noise or of rounding.
+        predictions: results of `predicted_accuracy` by the same names, drawn beside what was measured.
+        bits: a result of `allocate_bits`.
+        history: a `Monitor`, or its ``frame()``: every measure over the steps.
         verification: a result of `verify`, or several by name.
         experiments: scatter plots to show, or results that `minsharp.experiments.read_results` has read.
         settings: what was measured and how, by name.
@@ -63,7 +74,20 @@ def write_report(
     results = [minimum] if isinstance(minimum, MinimumSharpness) else list(minimum)
     if not results or not all(isinstance(result, MinimumSharpness) for result in results):
         raise InputError(f"minimum={minimum!r}: expected a result of minimum_sharpness, or a list of them")
-    sections = _sections(results, comparison, robustness, verification, experiments, settings)
+    checks = {"": verification} if isinstance(verification, Verification) else dict(verification or {})
+    measures = None if comparison is None else shown.measures(comparison)
+    sections = [
+        PageSection("numbers", "The numbers", shown.numbers(results, curvature)),
+        PageSection("layers", "Where the curvature sits", shown.layers(results, curvature)),
+        PageSection("scales", "What the flattest network changes", shown.scales(results)),
+        PageSection("measures", "Other measures, and what rescaling does to them", measures),
+        PageSection("noise", "Under noise on the weights", noise(robustness, predictions, bits) or None),
+        PageSection("bits", "Bits", None if bits is None else allocation(bits)),
+        PageSection("history", "While it trained", None if history is None else told(history)),
+        PageSection("experiments", "Experiments", shown.experiments(experiments) if experiments else None),
+        PageSection("certificates", "Certificates", shown.certificates(results, checks)),
+        PageSection("settings", "Settings and versions", shown.settings(results[0], settings)),
+    ]
     return write_text(path, _page(title, story or _story(results), sections))
 
 
@@ -83,36 +107,15 @@ def _page(title: str, story: str, sections: Sequence[PageSection]) -> str:
     )
 
 
-def _sections(
-    results: Sequence[MinimumSharpness],
-    comparison: Any | None,
-    robustness: Robustness | None,
-    verification: Verification | Mapping[str, Verification] | None,
-    experiments: Sequence[Scatter | Results] | None,
-    settings: Mapping[str, object] | None,
-) -> list[PageSection]:
-    """All sections in their order, with no content where nothing was given."""
-    checks = {"": verification} if isinstance(verification, Verification) else dict(verification or {})
-    measures = None if comparison is None else shown.measures(comparison)
-    return [
-        PageSection("numbers", "The numbers", shown.numbers(results)),
-        PageSection("layers", "Where the curvature sits", shown.layers(results)),
-        PageSection("scales", "The scale factors", shown.scales(results)),
-        PageSection("measures", "Other measures, and what rescaling does to them", measures),
-        PageSection("noise", "Under noise on the weights", list(shown.noise(robustness)) if robustness else None),
-        PageSection("experiments", "Experiments", shown.experiments(experiments) if experiments else None),
-        PageSection("certificates", "Certificates", shown.certificates(results, checks)),
-        PageSection("settings", "Settings and versions", shown.settings(results[0], settings)),
-    ]
-
-
 def _story(results: Sequence[MinimumSharpness]) -> str:
     best = shown.best_of(results)
-    kind = shown.kind_of(best)
+    what = f"{shown.quantity_of(best)} of the {shown.kind_of(best)}"
+    what = f"The {what[0].lower()}{what[1:]}"
+    group = "rescaling or change of basis" if best.scope == "full" else "rescaling"
     if not best.trace or best.value >= best.trace * (1 - 1e-9):
-        return f"The trace of the {kind} is {number(best.trace)}, and no rescaling of this network lowers it."
+        return f"{what} is {number(best.trace)}, and no {group} of this network lowers it."
     ratio = f"{number(best.trace / best.value, 3)} times" if best.value else "arbitrarily"
     return (
-        f"The trace of the {kind} is {number(best.trace)}. The same function can be written with a trace of "
-        f"{number(best.value)}: {ratio} flatter, and no rescaling goes lower."
+        f"{what} is {number(best.trace)}. The same function can be written with one of "
+        f"{number(best.value)}: {ratio} flatter, and no {group} goes lower."
     )

@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-from torch.linalg import svdvals
+from torch.linalg import cond, svdvals
 
 from ..experiments import Results, Scatter, Table
 from ..measures.minimum import MinimumSharpness
-from ..measures.robustness import Measured, NoiseRobustness
 from ..measures.verify import Verification
-from ..network.symmetry import Transformation
+from ..network.symmetry import FullSymmetries, Transformation
+from ..results.curvature import Diagonal, Trace
+from ..results.gram import Grams
 from ..version import __version__
-from .charts import TIMES, Curve, Reading, bars, curves, number, ranges, scatter
+from .charts import TIMES, bars, number, ranges, scatter
 
 KINDS = {"hessian": "Hessian", "ggn": "Gauss-Newton matrix", "jacobian": "squared Jacobian", "margin": "margin"}
 SCOPES = {
@@ -22,18 +23,11 @@ SCOPES = {
     "neuron": "one factor per neuron",
     "full": "one factor per tensor and a matrix per frame",
 }
-NOISES = {
-    "absolute": "Absolute noise: every weight moves by sigma",
-    "relative": "Relative noise: every weight moves by sigma times the root mean square of its tensor",
-    "max": "Noise of a tensor's largest weight: every weight moves by sigma times it",
-    "max-per-channel": "Noise of a channel's largest weight: every weight moves by sigma times it",
-    "pcm": "Phase-change memory: sigma times what programming the weights does",
-}
 SHOWN = 40
 """Parameters in a chart; the tables hold all."""
 
 Content = dict[str, Any]
-Robustness = Mapping[str, NoiseRobustness | Sequence[NoiseRobustness]]
+Curvature = Trace | Diagonal | Grams
 
 
 class Tile(NamedTuple):
@@ -58,14 +52,25 @@ def _heading(result: MinimumSharpness) -> str:
     return f"Scope {result.scope}: {SCOPES[result.scope]}"
 
 
-def numbers(results: Sequence[MinimumSharpness]) -> Content:
+def quantity_of(result: MinimumSharpness) -> str:
+    """What is made as small as it can be."""
+    return "Trace" if result.noise == "absolute" else f"Effect of noise {result.noise!r}"
+
+
+def _plus_minus(error: float | None) -> str:
+    return f"± {number(error, 2)}; " if error else ""
+
+
+def numbers(results: Sequence[MinimumSharpness], curvature: Curvature | None) -> Content:
     """The trace, the minimum in each scope, and how much flatter that is."""
     first, best = results[0], best_of(results)
+    what, error = quantity_of(first), _error_of(first, curvature)
     remark = f"of the {kind_of(first)}, as the network is: any rescaling changes it"
-    tiles = [Tile("Trace", number(first.trace), remark)]
+    tiles = [Tile(what, number(first.trace), _plus_minus(error) + remark)]
     for result in results:
         remark = f"{SCOPES[result.scope]}; {_gap(result)}"
-        tiles.append(Tile(f"Minimum sharpness, {result.scope}", number(result.value), remark))
+        name = f"Minimum sharpness, {result.scope}"
+        tiles.append(Tile(name, number(result.value), _plus_minus(result.standard_error) + remark))
     if best.value > 0 and math.isfinite(best.trace / best.value):
         ratio = f"{number(best.trace / best.value, 3)}{TIMES}"
         tiles.append(Tile("Flatter by", ratio, "the same outputs, other weights"))
@@ -73,10 +78,18 @@ def numbers(results: Sequence[MinimumSharpness]) -> Content:
         "tiles": tiles,
         "loss": first.loss,
         "samples": f"{first.samples:,}",
+        "estimated": bool(error) or any(result.standard_error for result in results),
         "inexact": sum(not exact for exact in first.exact.values()),
         "parameters": len(first.exact),
         "kind": kind_of(first),
     }
+
+
+def _error_of(result: MinimumSharpness, curvature: Curvature | None) -> float | None:
+    """The standard error of the trace, if this curvature is what the minimum was made of."""
+    if curvature is None or curvature.kind != result.curvature or quantity_of(result) != "Trace":
+        return None
+    return curvature.standard_error if math.isclose(curvature.total, result.trace, rel_tol=1e-9) else None
 
 
 def _gap(result: MinimumSharpness) -> str:
@@ -87,23 +100,33 @@ def _gap(result: MinimumSharpness) -> str:
     return f"certified to {max(1 - result.lower_bound / result.value, 1e-16):.0e}"
 
 
-def layers(results: Sequence[MinimumSharpness]) -> list[Content]:
+def layers(results: Sequence[MinimumSharpness], curvature: Curvature | None) -> list[Content]:
     """Each parameter's share of the trace, before and after, in each scope."""
-    return [_layers_of(result) for result in results]
+    return [_layers_of(result, curvature) for result in results]
 
 
-def _layers_of(result: MinimumSharpness) -> Content:
+def _layers_of(result: MinimumSharpness, curvature: Curvature | None) -> Content:
     rows = [(name, result.before[name], after) for name, after in result.by_parameter.items()]
-    caption = f"Trace of each parameter, scope {result.scope}"
-    cells = [(name, number(a, 6), number(b, 6), _times(a, b)) for name, a, b in rows]
-    total = ("total", number(result.trace, 6), number(sum(b for *_, b in rows), 6), "")
+    caption = f"{quantity_of(result)} of each parameter, scope {result.scope}"
+    error = _error_of(result, curvature)
+    errors = dict(curvature.standard_errors) if error and curvature is not None else {}
+    cells = [(name, *_error(errors, name, number(a, 6)), number(b, 6), _times(a, b)) for name, a, b in rows]
+    errors |= {"total": error} if error else {}
+    after = number(sum(b for *_, b in rows), 6)
+    total = ("total", *_error(errors, "total", number(result.trace, 6)), after, "")
+    head = ("parameter", "as it is", *(("±",) if errors else ()), "flattest", "change")
     return {
         "heading": _heading(result),
         "chart": bars(caption, rows[:SHOWN], ("as it is", "flattest")),
-        "table": Table(caption, ("parameter", "as it is", "flattest", "change"), (*cells, total)),
+        "table": Table(caption, head, (*cells, total)),
         "shown": min(SHOWN, len(rows)),
         "count": len(rows),
     }
+
+
+def _error(errors: Mapping[str, float], name: str, value: str) -> tuple[str, ...]:
+    """A cell, and one for its standard error if there are any."""
+    return (value, number(errors[name], 2)) if errors else (value,)
 
 
 def _times(before: float, after: float) -> str:
@@ -127,8 +150,24 @@ def _scales_of(result: MinimumSharpness) -> Content:
         "heading": _heading(result),
         "chart": ranges(f"Range of the factors, scope {result.scope}", rows[:SHOWN]),
         "table": Table(f"Factors of each parameter, scope {result.scope}", head, tuple(cells)),
+        "frames": _frames(change) if isinstance(change, Transformation) else None,
+        "unframed": _unframed(result.symmetries),
         "pinned": Table("Pinned", ("parameter", "pinned by"), tuple(result.pinned.items()), text=2),
     }
+
+
+def _frames(change: Transformation) -> Table:
+    """The places for a matrix: their sizes, how far the matrix is from a rotation, and what it acts on."""
+    found = zip(change.frames, change.matrices, strict=True)
+    rows = [(f.name, f"{f.size} x {f.size}", number(float(cond(A)), 3), ", ".join(f.parameters)) for f, A in found]
+    return Table("Frames", ("frame", "size", "condition number", "acts on"), tuple(rows), text=4)
+
+
+def _unframed(group: Any) -> Table | None:
+    """Why other parameters have no matrix."""
+    if not isinstance(group, FullSymmetries) or not group.unframed:
+        return None
+    return Table("Without a frame", ("parameter", "why"), tuple(group.unframed.items()), text=2)
 
 
 def _spread(factor: Any) -> tuple[float, float, float]:
@@ -161,48 +200,6 @@ def _drift(value: float | None) -> str:
     return f"{value:.1%}" if 1e-4 <= value < 10 else f"{value:.1e}"
 
 
-def noise(robustness: Robustness) -> Iterator[Content]:
-    """One plot for each kind of noise."""
-    series = {name: [r] if isinstance(r, NoiseRobustness) else list(r) for name, r in robustness.items()}
-    for kind, heading in NOISES.items():
-        found = {name: r for name, results in series.items() for r in results if r.noise == kind}
-        if found:
-            yield {"heading": heading, **_noise_of(kind, found)}
-
-
-def _noise_of(kind: str, found: Mapping[str, NoiseRobustness]) -> Content:
-    labelled = all(level.accuracy is not None for r in found.values() for level in r.levels)
-    what = "accuracy" if labelled else "agreement"
-    lines = [
-        Curve(name, tuple(_reading(v.sigma, getattr(v, what)) for v in r.levels if v.sigma is not None))
-        for name, r in found.items()
-    ]
-    title = f"{what.capitalize()} under {kind} noise"
-    trials = next(iter(found.values())).trials
-    cells = tuple(
-        (name, number(v.sigma, 3), _percent(v.accuracy), _percent(v.agreement), _measured(v.loss))
-        for name, r in found.items()
-        for v in r.levels
-    )
-    caption = f"{title}: means and standard errors over {trials} trials"
-    return {
-        "chart": curves(title, f"size of the noise ({kind})", what, lines),
-        "table": Table(caption, ("network", "sigma", "accuracy", "agreement", "loss"), cells),
-    }
-
-
-def _reading(sigma: float, measured: Measured | None) -> Reading:
-    return Reading(sigma, math.nan) if measured is None else Reading(sigma, measured.mean, measured.standard_error)
-
-
-def _percent(value: Measured | None) -> str:
-    return "-" if value is None else f"{value.mean:.1%} ± {value.standard_error:.1%}"
-
-
-def _measured(value: Measured | None) -> str:
-    return "-" if value is None else f"{number(value.mean)} ± {number(value.standard_error, 2)}"
-
-
 def experiments(given: Sequence[Scatter | Results]) -> list[Content]:
     """The tables and the scatter plots of experiments, or plots alone."""
     return [_run(e) if isinstance(e, Results) else {"title": "", "tables": [], "plots": [_plot(e)]} for e in given]
@@ -226,9 +223,21 @@ def _plot(plot: Scatter) -> Content:
 
 def certificates(results: Sequence[MinimumSharpness], checks: Mapping[str, Verification]) -> Content:
     """The bounds, and the claims that were measured afresh."""
-    rows = tuple((f"scope {r.scope}", number(r.value, 12), number(r.lower_bound, 12), r.status) for r in results)
-    bounds = Table("Minimum and lower bound", ("minimum", "value", "lower bound", "status"), rows)
-    return {"bounds": bounds, "checks": checks}
+    estimated = any(result.standard_error for result in results)
+    rows = tuple((f"scope {r.scope}", *_bounded(r, estimated)) for r in results)
+    error = ("standard error",) if estimated else ()
+    bounds = Table("Minimum and lower bound", ("minimum", "value", *error, "lower bound"), rows)
+    told = tuple((f"scope {r.scope}", str(r.status)) for r in results)
+    return {
+        "bounds": bounds,
+        "statuses": Table("What was reached", ("minimum", "status"), told, text=2),
+        "checks": checks,
+    }
+
+
+def _bounded(result: MinimumSharpness, estimated: bool) -> tuple[str, ...]:
+    error = (number(result.standard_error, 2),) if estimated else ()
+    return (number(result.value, 12), *error, number(result.lower_bound, 12))
 
 
 def settings(result: MinimumSharpness, given: Mapping[str, object] | None) -> Content:
@@ -237,6 +246,7 @@ def settings(result: MinimumSharpness, given: Mapping[str, object] | None) -> Co
         "loss": result.loss,
         "samples": f"{result.samples:,}",
         "curvature": kind_of(result),
+        **({} if result.noise == "absolute" else {"noise": result.noise, "biases": result.biases}),
         "parameters measured": len(result.by_parameter),
         **(given or {}),
     }

@@ -56,6 +56,16 @@ def together(measure: Callable[[], Result], group: Any, model: object = None, da
     """What every process of a group measures, added up; without a group, what this one does."""
     if group is None:
         return measure()
+    mine, total, nothing = shared(measure, _added, group, model, data)
+    if nothing is not None and (total is None or not total.sum.weight):
+        raise nothing
+    return _like(total, mine)
+
+
+def shared(
+    measure: Callable[[], Any], combine: Callable[[Any, Any], Any], group: Any, model: object, data: object
+) -> tuple[Any, Any, Exception | None]:
+    """What this process measures, what all do, combined, and why this one has nothing, if so: None then counts."""
     nothing: Exception | None = None
     mine: Any
     try:
@@ -68,10 +78,7 @@ def together(measure: Callable[[], Result], group: Any, model: object = None, da
         mine, nothing = getattr(error, "result", None), error
     except Exception as error:
         agreed(_failure(error, group), _first, group, error)
-    total = agreed(_on_cpu(mine), _added, group)
-    if nothing is not None and (total is None or not total.sum.weight):
-        raise nothing
-    return _like(total, mine)
+    return mine, agreed(_on_cpu(mine), combine, group), nothing
 
 
 def _failure(error: Exception, group: Any) -> Failure:
@@ -150,8 +157,8 @@ def _gone(rank: int, size: int, error: Exception | None = None) -> Failure:
 
 def _on_cpu(result: Any) -> Any:
     """A result that can travel, whatever devices the others have; what its network does stays at home."""
-    if result is None:
-        return None
+    if not isinstance(result, Trace | Diagonal | Grams):
+        return result
     sums = {name: tensor.cpu() for name, tensor in result.sum.sums.items()}
     return replace(result, sum=replace(result.sum, sums=sums), graph=None)
 

@@ -45,6 +45,10 @@ class Batch:
         """Some of the samples, by their numbers."""
         return Batch(*pytree.tree_map_only(Tensor, lambda t: t[which.to(t.device)], (self.inputs, self.targets)))
 
+    def copy(self) -> "Batch":
+        """The same samples in memory of their own."""
+        return Batch(*pytree.tree_map_only(Tensor, torch.clone, (self.inputs, self.targets)))
+
     def to(self, device: torch.device) -> "Batch":
         """The samples on a device."""
         if all(t.device == device for given in self.given for t in tensors_of(given)):
@@ -121,14 +125,19 @@ def _is_one_batch(data: Any) -> bool:
 
 
 def batches(data: Data) -> Iterator[Batch]:
-    """The batches of the data as they come, empty ones left out."""
+    """The batches of the data as they come, empty ones left out.
+
+    Those of a stream are copies: who makes the next batch may write it where the last one was.
+    """
     if _is_one_batch(data):
         stream: Iterator[Any] = iter([data])
     elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
         stream = iter(data)
     else:
         raise InputError(f"the data is {describe(data)}; {_FORMS}")
-    return (batch for batch in map(_batch, stream) if len(batch))
+    made = map(_batch, stream)
+    stays = _is_one_batch(data) or isinstance(data, list | tuple)
+    return (batch if stays else batch.copy() for batch in made if len(batch))
 
 
 def held(data: Data) -> list[tuple[Any, ...]]:

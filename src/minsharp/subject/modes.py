@@ -124,7 +124,7 @@ def random_state_kept(device: torch.device) -> Iterator[None]:
 @contextmanager
 def quiet_export() -> Iterator[None]:
     """Without torch.export's warnings and logs about its own insides, or fused kernels that have no derivative."""
-    with LOCK, warnings.catch_warnings(), without_fast_path():
+    with LOCK, warnings.catch_warnings(), without_fast_path(), masks_as_given():
         log = logging.getLogger("torch")
         level = log.level
         warnings.simplefilter("ignore")
@@ -145,3 +145,19 @@ def without_fast_path() -> Iterator[None]:
             yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def masks_as_given() -> Iterator[None]:
+    """torch's transformers look into a mask whether it is the causal one, for speed alone: here they apply what is given."""
+    module: Any = torch.nn.modules.transformer
+    name = "_detect_is_causal_mask"
+    looks = getattr(module, name, None)
+    setattr(module, name, lambda mask, is_causal=None, size=None: is_causal is True)
+    try:
+        yield
+    finally:
+        if looks is None:
+            delattr(module, name)
+        else:
+            setattr(module, name, looks)

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.data import DistributedSampler, RandomSampler
+from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from ..errors import InputError
 from .batches import Data, batches
+
+_SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 @dataclass(frozen=True)
@@ -50,17 +52,30 @@ def shard(data: Data, group: Any = None, *, rank: int | None = None, size: int |
         rank, size = placed(group)
     if not 0 <= rank < size:
         raise InputError(f"rank={rank}, size={size}: expected a rank from 0 to {size - 1}")
-    sampler = getattr(data, "sampler", None)
+    sampler = _sampler(data)
     if isinstance(sampler, DistributedSampler):
         raise InputError("the loader has a DistributedSampler, which splits the data already; pass it without shard()")
-    if isinstance(sampler, RandomSampler):
+    if isinstance(sampler, _SHUFFLING):
         raise InputError("the loader shuffles, so that each process would see another order: shuffle=False")
     return Shard(data, rank, size)
 
 
+def _sampler(data: object) -> object:
+    """What says in which order a loader goes through its data, sample by sample or by the batch; none if nothing."""
+    by_batch = getattr(data, "batch_sampler", None)
+    return getattr(data, "sampler", None) if by_batch is None else getattr(by_batch, "sampler", by_batch)
+
+
+def is_read_once(data: object) -> bool:
+    """Whether data is gone once it has been gone through."""
+    while isinstance(data, Shard):
+        data = data.data
+    return isinstance(data, Iterator)
+
+
 def refuse_repeated(data: object) -> None:
     """Refuse a loader whose sampler gives some samples twice, so that all parts are of one length."""
-    sampler = getattr(data, "sampler", None)
+    sampler = _sampler(data)
     if not isinstance(sampler, DistributedSampler):
         return
     count, parts = len(sampler.dataset), sampler.num_replicas  # type: ignore[arg-type]

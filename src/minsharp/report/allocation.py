@@ -1,0 +1,31 @@
+"""The section on bits: what each tensor gets, and what that is predicted to cost."""
+
+from typing import Any
+
+from ..experiments import Table
+from ..measures.bits import BitAllocation
+from ..text import count
+from .charts import lengths, number
+from .sections import SHOWN, Tile
+
+
+def allocation(result: BitAllocation) -> dict[str, Any]:
+    """The totals in large print, a bar for each tensor, and one number of bits throughout for comparison."""
+    weights = sum(result.sizes.values())
+    rows = [(name, float(bits), f"{bits} bits of {count(result.sizes[name])}") for name, bits in result.bits.items()]
+    cells = [(n, str(b), count(result.sizes[n]), number(result.by_parameter[n])) for n, b in result.bits.items()]
+    total = ("total", number(result.mean_bits, 4), count(weights), number(result.increase))
+    uniform = [(bits, count(-(-int(bits) * weights // 8)), number(value)) for bits, value in result.uniform.items()]
+    mine = (f"{number(result.mean_bits, 4)} in the mean", count(result.size), number(result.increase))
+    return {
+        "tiles": [
+            Tile("Bits per weight", number(result.mean_bits, 4), f"of at most {number(result.budget, 4)}"),
+            Tile("Bytes", count(result.size), f"for {count(weights)} weights"),
+            Tile("Predicted increase of the loss", number(result.increase, 3), "of second order, in step² / 12"),
+        ],
+        "chart": lengths("Bits of each tensor", rows[:SHOWN]),
+        "shown": min(SHOWN, len(rows)),
+        "count": len(rows),
+        "table": Table("Bits of each tensor", ("parameter", "bits", "weights", "increase"), (*cells, total)),
+        "uniform": Table("Beside one number of bits throughout", ("bits", "bytes", "increase"), (mine, *uniform)),
+    }
