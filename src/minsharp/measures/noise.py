@@ -121,7 +121,7 @@ def noise_variances(
 
 def is_size(given: Any) -> bool:
     """Whether this is a number, not negative and finite."""
-    return isinstance(given, Real) and given is not True and given is not False and 0 <= float(given) < inf
+    return not isinstance(given, bool) and isinstance(given, Real) and 0 <= float(given) < inf
 
 
 def checked_size(noise: Device, sigma: float | None, bits: Bits | None) -> None:

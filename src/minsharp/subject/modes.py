@@ -35,7 +35,7 @@ class _Lock:
     @property
     def held(self) -> bool:
         """Whether it is this thread that holds it."""
-        return self._lock._is_owned()  # type: ignore[attr-defined, no-any-return]
+        return self._lock._is_owned()  # type: ignore[attr-defined]
 
     def __enter__(self) -> None:
         self._lock.acquire()
