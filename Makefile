@@ -56,12 +56,13 @@ lint-spelling: $(VENV)/ready
 	$(VENV)/bin/codespell
 
 docs: $(VENV)/ready
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	$(VENV)/bin/zensical build --strict --clean
 
 bench: $(BENCH_VENV)/ready
 	$(BENCH_VENV)/bin/python -m benchmarks.run
-	$(BENCH_VENV)/bin/python -m benchmarks.rescaling
 	$(BENCH_VENV)/bin/python -m benchmarks.transformers
+	$(BENCH_VENV)/bin/python -m benchmarks.estimates
+	$(BENCH_VENV)/bin/python -m benchmarks.rescaling
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"minsharp needs Python >= 3.11, {sys.executable} is {v.major}.{v.minor}; try: make PYTHON=python3.11")'
@@ -101,4 +102,4 @@ $(RELEASE_VENV)/ready: tests/release/requirements.txt
 	@touch $@
 
 clean:
-	rm -rf dist $(VENV) $(BENCH_VENV) $(INTEGRATIONS_VENV) $(RELEASE_VENV) .bounds-venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis site
+	rm -rf dist $(VENV) $(BENCH_VENV) $(INTEGRATIONS_VENV) $(RELEASE_VENV) .bounds-venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache site

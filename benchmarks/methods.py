@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import minsharp
-from minsharp.models import CLASSES
 
 from . import peers
 from .models import Problem
@@ -65,7 +64,7 @@ def bare_backprops(problem: Problem, batch: int) -> Run:
             for inputs in problem.x.split(batch):
                 outputs.clear()
                 logits = problem.model(inputs)
-                columns = torch.eye(CLASSES)[: CLASSES - 1, None].expand(-1, len(inputs), -1)
+                columns = torch.eye(logits.shape[1])[:-1, None].expand(-1, len(inputs), -1)
                 for column in columns:
                     torch.autograd.grad(logits, outputs, column, retain_graph=True)
         finally:

@@ -47,7 +47,7 @@ class BasicBlock(nn.Module):
 class ResNet18(nn.Module):
     """ResNet-18 as published, with its 7 x 7 stem and a pool after it; or with a 3 x 3 stem of stride 1 and no pool."""
 
-    def __init__(self, stem: nn.Module) -> None:
+    def __init__(self, stem: nn.Module, classes: int = CLASSES) -> None:
         super().__init__()
         self.stem = stem
         blocks: list[nn.Module] = []
@@ -57,19 +57,19 @@ class ResNet18(nn.Module):
             channels = width
         self.blocks = nn.Sequential(*blocks)
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.head = nn.Linear(512, CLASSES)
+        self.head = nn.Linear(512, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits."""
         return self.head(torch.flatten(self.pool(self.blocks(self.stem(x))), 1))
 
 
-def resnet18() -> nn.Module:
+def resnet18(classes: int = CLASSES) -> nn.Module:
     """As published."""
     stem = nn.Sequential(
         nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)
     )
-    return with_statistics(kaiming(ResNet18(stem)))
+    return with_statistics(kaiming(ResNet18(stem, classes)))
 
 
 def resnet18_small_stem() -> nn.Module:
@@ -144,6 +144,16 @@ def problem(name: str, samples: int | None = None, train: bool = False) -> Probl
         if train:
             fit(model, x, y)
     return Problem(name, model, x, y)
+
+
+def thousand_classes(samples: int = 16) -> Problem:
+    """ResNet-18 with 1000 classes on 64 x 64 images, trained a little: ten steps of Adam on 64 of them."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = resnet18(1000).eval()
+        x, y = torch.randn(64, 3, 64, 64), torch.randint(1000, (64,))
+        fit(model, x, y, steps=10)
+    return Problem("ResNet-18, 64 x 64, K=1000", model, x[:samples], y[:samples])
 
 
 def fit(model: nn.Module, x: Tensor, y: Tensor, target: float = 0.1, steps: int = 200) -> None:

@@ -2,11 +2,40 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.table import Table as RichTable
 
+from minsharp.files import write_text
 from minsharp.text import markdown_table
 from minsharp.text.terminal import rich_table
+
+PAGE = Path("docs/performance.md")
+"""Several programs write sections of it: `benchmarks.run` begins it, the others put theirs in their places."""
+
+
+def put(page: Path, sections: Sequence[str]) -> None:
+    """Write sections into a page: each takes the place of the one with its heading, or goes to the end."""
+    head, found = _parts(page.read_text() if page.exists() else "")
+    new = dict(_titled(section) for section in sections)
+    write_text(page, "\n\n".join([head, *(found | new).values()]).strip() + "\n")
+
+
+def others(page: Path, text: str) -> str:
+    """A new text for a page, with the sections that the old one has and the new has not after it."""
+    kept = _parts(page.read_text() if page.exists() else "")[1]
+    mine = _parts(text)[1]
+    return "\n\n".join([text.strip(), *(body for title, body in kept.items() if title not in mine)]) + "\n"
+
+
+def _parts(text: str) -> tuple[str, dict[str, str]]:
+    """What stands before the first heading, and the sections by heading."""
+    head, *rest = f"\n{text}".split("\n## ")
+    return head.strip(), dict(_titled(f"## {body.strip()}") for body in rest)
+
+
+def _titled(section: str) -> tuple[str, str]:
+    return section.split("\n")[0], section
 
 
 @dataclass(frozen=True)

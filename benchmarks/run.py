@@ -17,9 +17,8 @@ from .fresh import ask, import_times
 from .measure import DIAGONALS, FULL, QUICK, TRACES, Effort, Measured, distance, measure
 from .methods import BASELINE, DIAGONAL, TRACE, baseline_diagonal
 from .models import ENTRIES
-from .report import Table
+from .report import PAGE, Table, others
 
-PAGE = Path("docs/performance.md")
 README = Path("README.md")
 INTRODUCTION = """# Performance
 
@@ -50,7 +49,7 @@ def main() -> None:
     out = options.out or (None if options.quick or options.only else PAGE)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(out, page(machine, found, remarks))
+        write_text(out, others(out, page(machine, found, remarks)))
         console.print(f"Written to {out}.")
         if out == PAGE:
             update_readme(machine, found[0])

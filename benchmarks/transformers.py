@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import minsharp
-from minsharp.files import write_text
 from minsharp.losses import Columns, as_loss
 from minsharp.losses.axis import on_axis
 from minsharp.text import duration, magnitude, times
@@ -25,7 +24,7 @@ from minsharp.text import duration, magnitude, times
 from .clock import Timing, race, tuned
 from .methods import Method, Run
 from .models import Problem
-from .report import Table
+from .report import PAGE, Table, put
 
 GAIN = 3
 """How many times faster than torch.func the trace has to be."""
@@ -201,15 +200,16 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.transformers", description=__doc__)
     parser.add_argument("--only", action="append", choices=ENTRIES, metavar="MODEL", help="; ".join(ENTRIES))
-    parser.add_argument("--seconds", type=float, default=60, help="for the rounds of each network")
-    parser.add_argument("--out", type=Path, help="a markdown file to write")
+    parser.add_argument("--seconds", type=float, default=30, help="for the rounds of each network")
+    parser.add_argument("--out", type=Path, help=f"a page to put the table into; a complete run takes {PAGE}")
     options = parser.parse_args()
     head = ["", "n", "columns", "minsharp", "torch.func", "ratio", "differ by", f"{GAIN}x"]
     rows = [measured(name, options.seconds)[0] for name in options.only or ENTRIES]
     table = Table("Transformers", NOTE, head, rows)
     Console(width=170).print(table.rich())
-    if options.out:
-        write_text(options.out, table.markdown() + "\n")
+    out = options.out or (None if options.only else PAGE)
+    if out:
+        put(out, [table.markdown()])
 
 
 if __name__ == "__main__":

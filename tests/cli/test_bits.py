@@ -45,6 +45,12 @@ def test_bits_that_cannot_be(data: str, capsys: pytest.CaptureFixture[str]) -> N
     assert "no assignment meets it" in capsys.readouterr().err
     assert run(["bits", MODEL, "--data", data, "--bits", "few"]) == 2
     assert "--bits few: expected numbers with commas" in capsys.readouterr().err
+    assert run(["bits", MODEL, "--data", data, "--bits", "1,4"]) == 2
+    assert "bits=1: expected a whole number from 2" in capsys.readouterr().err
+    assert run(["bits", MODEL, "--data", data, "--noise", "relative"]) == 2
+    assert "'relative' is not one of 'max', 'max-per-channel'" in capsys.readouterr().err
+    assert run(["bits", MODEL, "--data", data, "--budget", "4", "--size", "40"]) == 2
+    assert "budget=4.0, size=40: expected one of them" in capsys.readouterr().err
 
 
 def test_flatten_for_a_noise(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,3 +79,52 @@ def test_flatten_for_a_noise(data: str, tmp_path: Path, capsys: pytest.CaptureFi
         assert torch.allclose(weight, flat.state_dict()[name], rtol=1e-9)
     assert run(["flatten", MODEL, "--data", data, "--out", str(out), "--noise", "max", "--power-of-two"]) == 2
     assert "power_of_two=True goes with" in capsys.readouterr().err
+
+
+def normalised() -> nn.Module:
+    torch.manual_seed(3)
+    layers = (nn.Linear(6, 5, bias=False), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 4))
+    model = nn.Sequential(*layers).double().eval()
+    with torch.no_grad():
+        layers[1].weight.copy_(torch.rand(5) + 0.5)
+        layers[1].running_var.copy_(torch.rand(5) + 0.5)  # type: ignore[union-attr]
+    return model
+
+
+def smooth() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)).double()
+
+
+def test_batchnorm_is_folded_first(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "flat.safetensors"
+    factory = "tests.cli.test_bits:normalised"
+    shared = ["--data", data, "--noise", "max", "--fold-batchnorm", "--json"]
+    assert run(["flatten", factory, "--out", str(out), "--biases", "noisy", *shared]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["fold_batchnorm"], printed["biases"]) == (True, "noisy")
+    held = load_file(data)
+    folded, pair = ms.fold_batchnorm(normalised()), (held["x"].double(), held["y"])
+    flat = ms.flattest(folded, pair, noise="max", biases="noisy")
+    assert load_file(out).keys() == folded.state_dict().keys()
+    for name, weight in load_file(out).items():
+        assert torch.allclose(weight, flat.state_dict()[name], rtol=1e-9)
+    folded.load_state_dict(load_file(out))
+    assert torch.allclose(folded(pair[0]), normalised()(pair[0]), rtol=1e-9)
+    assert run(["bits", factory, *shared]) == 0
+    expected = ms.allocate_bits(ms.fold_batchnorm(normalised()), pair, budget=4.0)
+    assert json.loads(capsys.readouterr().out)["bits"] == dict(expected.bits)
+
+
+def test_a_smooth_network(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its group is trivial; its bits need a tolerance, or the Gauss-Newton matrix."""
+    factory, out = "tests.cli.test_bits:smooth", tmp_path / "flat.safetensors"
+    assert run(["bits", factory, "--data", data]) != 0
+    assert "tolerance" in capsys.readouterr().err
+    assert run(["bits", factory, "--data", data, "--tolerance", "0.1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mean_bits"] <= 4
+    arguments = ["--data", data, "--out", str(out), "--noise", "max", "--curvature", "ggn"]
+    assert run(["flatten", factory, *arguments]) == 0
+    assert "nothing to rescale" in capsys.readouterr().out
+    assert run(["flatten", factory, *arguments, "--noise", "gauss"]) == 2
+    assert "'gauss' is not one of 'absolute', 'relative', 'max', 'max-per-channel'" in capsys.readouterr().err

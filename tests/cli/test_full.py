@@ -39,7 +39,10 @@ def test_measure_flatten_and_compare_know_the_whole_group(
     assert found["minimum_sharpness"]["full"]["value"] == pytest.approx(least, rel=1e-12)
     assert found["minimum_sharpness"]["full"]["frames"][0]["size"] == 3
     assert found["verification"]["full"]["holds"]
-    assert "0.weight[0], 3 x 3" in report.read_text(encoding="utf-8")
+    page = report.read_text(encoding="utf-8")
+    assert "0.weight[0], 3 x 3" in page
+    assert "the singular values are shown" in page
+    assert "no rescaling or change of basis goes lower" in page
 
     assert run(["flatten", model, "--data", str(data), *options, "--out", str(out)]) == 0
     flat = pair()

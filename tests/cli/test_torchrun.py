@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,13 @@ class _Dying(nn.Module):
         return self.inner(x)
 
 
+def dying_later() -> nn.Module:
+    """On rank 1 the process is killed when it has measured its part, and would tell."""
+    if os.environ["RANK"] == "1":
+        torch.distributed.send_object_list = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+    return factory()
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> str:
     np.savez(tmp_path / "x.npz", x=X.numpy())
@@ -71,18 +79,24 @@ def test_the_numbers_of_one_process(processes: int, samples: int, data: str, tmp
     assert printed["minimum_sharpness"]["neuron"]["value"] == pytest.approx(least, rel=1e-12)
 
 
-def test_one_rank_fails(data: str) -> None:
-    done = _torchrun(2, "measure", "tests.cli.test_torchrun:broken", "--data", data)
+@pytest.mark.parametrize("processes", [2, 3])
+def test_one_rank_fails(processes: int, data: str) -> None:
+    done = _torchrun(processes, "measure", "tests.cli.test_torchrun:broken", "--data", data)
     assert done.returncode != 0
     assert done.stdout == ""
     assert done.stderr.count("error: rank 1: ") == 1
     assert "no weights here" in done.stderr
 
 
-def test_one_rank_is_killed(data: str) -> None:
-    done = _torchrun(2, "measure", "tests.cli.test_torchrun:_Dying", "--data", data)
+@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("model", ["_Dying", "dying_later"])
+def test_one_rank_is_killed(model: str, processes: int, data: str) -> None:
+    """As it reads, or as it would tell what it measured: all end, long before any time is up."""
+    start = time.monotonic()
+    done = _torchrun(processes, "measure", f"tests.cli.test_torchrun:{model}", "--data", data)
     assert done.returncode != 0
     assert done.stdout == ""
+    assert time.monotonic() - start < 60
 
 
 def test_what_runs_on_one_process_only(data: str) -> None:

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -384,11 +385,28 @@ def test_the_page(measured: Path, tmp_path: Path) -> None:
     text = page([results], tmp_path)
     for table in results.tables:
         assert table.markdown() in text
-    assert "digits, equal loss, MLP: relative sensitivity has tau" in text
+    head = text.partition("## How to read this")[0]
+    assert "| measure | digits, equal loss, MLP |" in head
+    found = {c.measure: c for c in results.analysis.correlations}
+    rows = dict(re.findall(r"^\| ([a-z A-Z()-]+) \| (\S+) / \S+ \|$", head, flags=re.M))
+    assert {name: cell.rstrip("†") for name, cell in rows.items()} == {
+        name: f"{c.kendall.value:.2f}" for name, c in found.items()
+    }
+    assert all((found[name].kendall.low > 0) == ("†" in cell) for name, cell in rows.items())
     assert "3 reached the training loss 0.01 and are compared" in text
     path = tmp_path / "docs" / "page.md"
     assert cli(["reproduce", "page", str(measured), "--write", str(path)]) == 0
     assert "scatter-MLP.png" in path.read_text()
+    assert "(page-labels.png)" in path.read_text()
+    assert (path.parent / "page-labels.png").stat().st_size > 10_000
+
+
+def test_the_page_in_the_docs_is_what_the_results_in_the_docs_give() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    text = (docs / "reproduction.md").read_text()
+    folders = list(dict.fromkeys(re.findall(r"\]\((results/[\w-]+)/", text)))
+    results = [read_results(docs / folder) for folder in folders]
+    assert page(results, docs, {labels.LABELS: "reproduction-labels.png"}) == text, "run minsharp reproduce page"
 
 
 @pytest.mark.parametrize(

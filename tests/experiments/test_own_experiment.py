@@ -133,7 +133,7 @@ def test_every_folder_of_the_docs_is_read(folder: Path) -> None:
     [
         (
             "widhts",
-            "no experiment 'widhts': expected one of trace, labels, approximations, stability, or package",
+            "no experiment 'widhts': expected one of trace, labels, approximations, stability, vits, or package",
         ),
         ("\x1b[2J", r"no experiment '\\x1b\[2J'"),
         ("nowhere:X", "cannot import 'nowhere' for the experiment 'nowhere:X': ModuleNotFoundError"),

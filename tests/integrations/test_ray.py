@@ -2,6 +2,11 @@
 
 import csv
 import io
+import os
+import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +19,7 @@ from minsharp.cli.main import run as cli
 from minsharp.experiments import Plan, run
 from tests.integrations.sweep import SWEEP, plan
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -75,8 +81,41 @@ def test_the_two_continue_each_other(tmp_path: Path) -> None:
     assert _table(tmp_path / "mixed") == _table(tmp_path / "local")
 
 
-def test_no_cluster(tmp_path: Path) -> None:
+def test_the_head_dies(tmp_path: Path) -> None:
+    """What was in flight is lost, and nothing else: the command says so, and another executor goes on."""
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    out, given = tmp_path / "left", ["--set", "seeds=2", "--set", "slow=3"]
+    command = ["reproduce", "run", "tests.integrations.sweep:SWEEP", *given, "--out", str(out)]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    running = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "minsharp", *command, "--executor", "ray", "--address", made.address],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    try:
+        while running.poll() is None and not list(out.glob("cells/width*.json")):
+            time.sleep(0.1)
+        made.head_node.kill_gcs_server(check_alive=False)
+        made.head_node.kill_raylet(check_alive=False)
+        _, said = running.communicate(timeout=120)
+    finally:
+        running.kill()
+        made.shutdown()
+    assert running.returncode != 0
+    assert re.search(r"error: the head of the Ray cluster at '.*' is gone: .* [1-3] of 4 cells are done and kept", said)
+    assert cli(["reproduce", "run", "tests.integrations.sweep:SWEEP", *given, "--out", str(out), "--workers", "1"]) == 0
+    run(SWEEP, plan(seeds=2, slow=3.0), tmp_path / "local", workers=1)
+    assert _table(out) == _table(tmp_path / "local")
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:1", "ray://127.0.0.1:1", "auto", "nowhere", "no.such.host.invalid:6379"]
+)
+def test_no_cluster(address: str, tmp_path: Path) -> None:
     from minsharp.integrations.ray import Ray
 
-    with pytest.raises(ms.InputError, match=r"a Ray cluster is not to be reached at '127.0.0.1:1': "):
-        run(SWEEP, plan(seeds=1), tmp_path / "none", executor=Ray("127.0.0.1:1"))
+    with pytest.raises(ms.InputError, match=rf"a Ray cluster is not to be reached at '{address}': "):
+        run(SWEEP, plan(seeds=1), tmp_path / "none", executor=Ray(address))

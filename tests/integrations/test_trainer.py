@@ -20,6 +20,16 @@ def _model() -> Any:
 BATCH = {"input_ids": torch.arange(18).reshape(3, 6) % 11, "labels": torch.arange(18).reshape(3, 6) % 11}
 
 
+class _Begun(transformers.TrainerCallback):  # type: ignore[misc]
+    """Before the first step the model has been read: what is wrong with it would have been said."""
+
+    def __init__(self, callback: Any) -> None:
+        self.callback = callback
+
+    def on_step_begin(self, *given: Any, **more: Any) -> None:
+        assert self.callback.monitor is not None
+
+
 @pytest.mark.parametrize("attached", [False, True])
 def test_it_logs_what_a_direct_call_says(attached: bool, tmp_path: Any) -> None:
     from minsharp.integrations.transformers import SharpnessCallback
@@ -42,6 +52,7 @@ def test_it_logs_what_a_direct_call_says(attached: bool, tmp_path: Any) -> None:
     trainer = transformers.Trainer(_model(), arguments, train_dataset=rows, eval_dataset=rows, **given)
     if attached:
         callback.attach(trainer)
+    trainer.add_callback(_Begun(callback))
     trainer.train()
     logged = [row["minsharp/trace"] for row in trainer.state.log_history if "minsharp/trace" in row]
     assert len(logged) == 2

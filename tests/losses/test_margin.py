@@ -146,6 +146,8 @@ def test_what_is_refused() -> None:
         ms.hessian_trace(model, iter([x]), curvature="margin")
     with pytest.raises(ms.LossError, match=r"floor=-1\.0: expected a positive number"):
         ms.losses.Margin(-1.0)
+    with pytest.raises(ms.NonFiniteError, match="input 'input' holds 20 NaN"):
+        ms.hessian_trace(model, x * torch.nan, curvature="margin")
     torch.nn.init.zeros_(model[0].weight)
     torch.nn.init.zeros_(model[0].bias)
     with pytest.raises(ms.InputError, match="every margin on this data is zero"):

@@ -1,9 +1,11 @@
 """Bits for each tensor: optimal, within the budget, and what they cost."""
 
+import dataclasses
 import itertools
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -100,8 +102,12 @@ def test_rounded_networks_are_measured() -> None:
         ({"size": 3}, "size=3 bytes: no assignment meets it"),
         ({}, "expected one of them, as in budget=4.0"),
         ({"budget": 4.0, "size": 100}, "expected one of them"),
+        ({"budget": "four"}, "budget='four', size=None: expected a number"),
+        ({"size": True}, "budget=None, size=True: expected a number"),
         ({"budget": 4.0, "bits": (1, 2)}, "bits=1: expected a whole number from 2"),
         ({"budget": 4.0, "bits": ()}, "expected some numbers of bits"),
+        ({"budget": 4.0, "bits": 4}, r"bits=4: expected numbers of bits to choose from, as in bits=\(2, 3, 4, 8\)"),
+        ({"budget": float("nan")}, "budget=nan, size=None: expected a number"),
         ({"budget": 4.0, "noise": "relative"}, "expected 'max' or 'max-per-channel'"),
         ({"budget": 4.0, "parameters": "*.bias"}, "nothing to give bits to"),
     ],
@@ -119,3 +125,56 @@ def test_bits_of_robustness(bits: Any) -> None:
         ms.noise_robustness(network(entry), entry.data(), noise="max", bits=bits)
     with pytest.raises(ms.InputError, match="quantizers make the noises"):
         ms.noise_robustness(network(entry), entry.data(), bits=[4])
+
+
+def changed(diagonal: ms.Diagonal, change: Any) -> ms.Diagonal:
+    """With other sums."""
+    sums = {n: change(n, h) for n, h in diagonal.sum.sums.items()}
+    return dataclasses.replace(diagonal, sum=dataclasses.replace(diagonal.sum, sums=sums))
+
+
+def test_curvature_that_is_negative() -> None:
+    """A few negative entries are an estimate's; a tensor that would gain from being rounded is refused."""
+    entry = BY_NAME["mlp"]
+    net = network(entry)
+    diagonal = ms.hessian_diagonal(net, entry.data())
+    lost = changed(diagonal, lambda n, h: -h if n == "0.weight" else h)
+    with pytest.raises(ms.InputError, match=r"the curvature of '0\.weight' adds up to -.* ask for curvature=\"ggn\""):
+        ms.allocate_bits(net, lost, budget=4.0)
+    tiny = changed(diagonal, lambda n, h: h - 1e-9 * float(h.mean()))
+    assert ms.allocate_bits(net, tiny, budget=4.0).bits == ms.allocate_bits(net, diagonal, budget=4.0).bits
+
+
+def test_a_smooth_network_by_an_estimate() -> None:
+    """What the error says is what helps."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    data = (torch.randn(30, 6), torch.randint(3, (30,)))
+    with pytest.raises(ms.NotExactError, match=r"tolerance=0\.01"):
+        ms.allocate_bits(model, data, budget=4.0)
+    assert ms.allocate_bits(model, data, budget=4.0, tolerance=0.1).mean_bits <= 4
+    assert ms.allocate_bits(model, data, budget=4.0, curvature="ggn").mean_bits <= 4
+
+
+def test_tensors_of_zeros_cost_nothing() -> None:
+    model: Any = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    with torch.no_grad():
+        model[0].weight.zero_()
+    found = ms.allocate_bits(model, torch.randn(30, 6), budget=6.0)
+    assert found.by_parameter["0.weight"] == 0
+    assert found.bits == {"0.weight": 2, "2.weight": 8}
+
+
+@pytest.mark.parametrize("sigmas", [[], "0.1", 0.1, [-1.0], ["0.1"], [float("nan")], np.array([-0.1])])
+def test_sizes_of_robustness(sigmas: Any) -> None:
+    entry = BY_NAME["mlp"]
+    with pytest.raises(ms.InputError, match="sigmas="):
+        ms.noise_robustness(network(entry), entry.data(), sigmas=sigmas)
+
+
+def test_outputs_that_are_no_numbers_have_no_robustness() -> None:
+    entry = BY_NAME["mlp"]
+    inputs, targets = entry.data()
+    assert isinstance(inputs, Tensor)
+    with pytest.raises(ms.NonFiniteError, match="the outputs on this data are not finite"):
+        ms.noise_robustness(network(entry), (inputs * torch.nan, targets))

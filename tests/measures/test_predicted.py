@@ -123,9 +123,18 @@ def test_chunks_and_single_samples_change_nothing() -> None:
         ({"noise": "max", "bits": {"0.weight": 4}}, "there is none for '2.weight'"),
         ({"noise": "shot", "sigma": 0.1}, "noise='shot': expected one of"),
         ({"sigma": -1.0}, r"sigma=-1\.0: expected a size of noise"),
+        ({"sigma": "0.1"}, "sigma='0.1': expected a size of noise"),
+        ({"sigma": True}, "sigma=True: expected a size of noise"),
     ],
 )
 def test_what_is_refused(options: dict[str, Any], message: str) -> None:
     entry = BY_NAME["mlp"]
     with pytest.raises(ms.InputError, match=message):
         ms.predicted_accuracy(network(entry), entry.data(), **options)
+
+
+@pytest.mark.parametrize("sigmas", [0.1, [], [-0.1], [float("nan")], [float("inf")], ["large"]])
+def test_sizes_that_are_none(sigmas: Any) -> None:
+    entry = BY_NAME["mlp"]
+    with pytest.raises(ms.InputError, match=r"sigmas=.*: expected sizes of noise"):
+        ms.noise_robustness(network(entry), entry.data(), sigmas=sigmas)

@@ -52,9 +52,25 @@ def test_torch_takes_the_masks() -> None:
     assert zeros == int(0.75 * 56)
 
 
+def test_what_is_no_score_is_refused() -> None:
+    given: tuple[tuple[Any, Any, str], ...] = (
+        (5, 0.5, "scores=int: expected a tensor for each parameter"),
+        ({"a": 1}, 0.5, r"scores=\{'a': 'int'\}: expected a tensor for each parameter"),
+        ({"a": torch.ones(3)}, "half", "amount='half': expected the share to prune"),
+        ({"a": torch.ones(3)}, True, "amount=True: expected the share to prune"),
+    )
+    for scores, amount, message in given:
+        with pytest.raises(ms.InputError, match=message):
+            ms.pruning_masks(scores, amount)
+
+
 def test_what_is_refused() -> None:
     with pytest.raises(ms.InputError, match=r"amount=1\.5: expected the share"):
         ms.pruning_masks({}, 1.5)
+    with pytest.raises(ms.InputError, match=r"amount='half': expected the share"):
+        ms.pruning_masks({}, "half")  # type: ignore[arg-type]
+    with pytest.raises(ms.InputError, match=r"scores=\{'a': 'list'\}: expected a tensor"):
+        ms.pruning_masks({"a": [1.0]}, 0.5)  # type: ignore[dict-item]
     with pytest.raises(ms.InputError, match="scope='row'"):
         ms.pruning_masks({}, 0.5, scope="row")  # type: ignore[arg-type]
     with pytest.raises(ms.InputError, match="the scores of 'a' are not all finite"):

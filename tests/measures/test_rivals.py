@@ -11,7 +11,9 @@ import minsharp as ms
 from minsharp.measures.corruption import parameter_corruption
 from minsharp.measures.eigenvalue import largest_eigenvalue
 from minsharp.measures.fisher_rao import fisher_rao_norm
+from minsharp.measures.geodesic import geodesic_sharpness
 from minsharp.measures.keskar import keskar_sharpness
+from minsharp.measures.normalized_logits import normalized_logits_sharpness
 from minsharp.measures.pacgen import pacgen
 from minsharp.measures.rangamani import rangamani_flatness
 from minsharp.measures.relative_flatness import relative_flatness
@@ -32,6 +34,10 @@ INVARIANT: dict[str, Callable[[Any, Any], Score]] = {
     "asam": asam_sharpness,
     "asam, 5 steps": lambda m, d: asam_sharpness(m, d, steps=5),
     "asam, average": lambda m, d: asam_sharpness(m, d, average=True),
+    "normalized logits": normalized_logits_sharpness,
+    "normalized logits, average": lambda m, d: normalized_logits_sharpness(m, d, average=True),
+    "geodesic": geodesic_sharpness,
+    "geodesic, straight": lambda m, d: geodesic_sharpness(m, d, order=1),
     "relative flatness": relative_flatness,
 }
 MOVED: dict[str, Callable[[Any, Any], Score]] = {
@@ -82,6 +88,8 @@ ALL: dict[str, Measure] = {
     "keskar_sharpness": keskar_sharpness,
     "sam_sharpness": sam_sharpness,
     "asam_sharpness": asam_sharpness,
+    "normalized_logits_sharpness": normalized_logits_sharpness,
+    "geodesic_sharpness": geodesic_sharpness,
     "parameter_corruption": parameter_corruption,
     "fisher_rao_norm": fisher_rao_norm,
     "rangamani_flatness": rangamani_flatness,
@@ -163,6 +171,8 @@ def test_bad_data_and_models(name: str) -> None:
         (sam_sharpness, {"rho": 0.0}, r"rho=0\.0: expected a positive radius"),
         (sam_sharpness, {"steps": 0}, "steps=0: expected at least 1"),
         (asam_sharpness, {"samples": 1}, "samples=1: expected at least 2"),
+        (geodesic_sharpness, {"rho": 0.0}, r"rho=0\.0: expected a positive length"),
+        (geodesic_sharpness, {"order": 3}, "order=3: expected 1, a straight line, or 2"),
         (parameter_corruption, {"epsilon": 0.0}, r"epsilon=0\.0: expected a positive size"),
         (parameter_corruption, {"p": 0.5}, r"p=0\.5: expected the order of a norm"),
         (parameter_corruption, {"k": 0}, "k=0: expected between 1 and 31"),

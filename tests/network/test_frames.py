@@ -65,13 +65,21 @@ def test_dimension_of_attention_is_the_squares_of_its_heads_and_what_layers_add(
     assert found.dimension == 2 * HEADS * size**2 + norm
 
 
-def test_rotary_and_norms_leave_queries_and_keys_without_frames_and_say_why() -> None:
-    for name, word in (("rotary", "mul"), ("QK-norm", "norm")):
-        model, inputs = network(name)
-        found = full(model, inputs)
-        assert all("q.weight" not in frame.parameters for frame in found.frames)
-        assert word in found.unframed["q.weight"]
-        assert ("q.bias" in found.pinned) == (name == "QK-norm")
+def test_rotary_embeddings_leave_a_factor_for_each_pair_of_queries_and_keys() -> None:
+    model, inputs = network("rotary")
+    pairs = [frame for frame in full(model, inputs).frames if frame.size == 1]
+    assert all(frame.parameters == ("q.weight", "q.bias", "k.weight", "k.bias") for frame in pairs)
+    rows = sorted(sorted(int(m.rows) for m in frame.members if m.parameter == "q.weight") for frame in pairs)
+    half = WIDTH // HEADS // 2
+    assert rows == [[r, r + half] for head in range(HEADS) for r in (2 * half * head, 2 * half * head + 1)]
+
+
+def test_norms_leave_queries_and_keys_without_frames_and_say_why() -> None:
+    model, inputs = network("QK-norm")
+    found = full(model, inputs)
+    assert all("q.weight" not in frame.parameters for frame in found.frames)
+    assert "norm" in found.unframed["q.weight"]
+    assert "q.bias" in found.pinned
 
 
 def test_grouped_queries_share_the_matrix_of_their_key_head() -> None:
@@ -86,6 +94,65 @@ def test_a_weight_between_two_frames_is_in_one_of_them() -> None:
     found = full(model, inputs)
     assert [frame.parameters for frame in found.frames] == [("a.weight", "a.bias", "b.weight")]
     assert found.unframed["b.bias"] == BETWEEN
+
+
+class HeadsApart(nn.Module):
+    """A stack of weights, one for each head, by einsum or by a product of stacks."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.q, self.k, self.v = (nn.Parameter(torch.randn(2, 8, 4) / 3) for _ in range(3))
+        self.o, self.head = nn.Parameter(torch.randn(2, 4, 8) / 3), nn.Linear(8, 3)
+
+    def made(self, x: Tensor, w: Tensor) -> Tensor:
+        return torch.einsum("bnd,hdk->bhnk", x, w) if self.how == "einsum" else x.unsqueeze(1) @ w
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (self.made(x, w) for w in (self.q, self.k, self.v))
+        y = (q @ k.mT).softmax(-1) @ v
+        y = torch.einsum("bhnk,hkd->bnd", y, self.o) if self.how == "einsum" else (y @ self.o).sum(1)
+        return self.head((x + y).tanh()).mean(1)
+
+
+class Gated(nn.Module):
+    """Values times a gate for each head, and for each channel; keys and values at some tokens."""
+
+    def __init__(self, channels: bool) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(8, 8, bias=False) for _ in range(4))
+        self.gate, self.head, self.kept = nn.Linear(8, 8 if channels else 2), nn.Linear(8, 3), torch.tensor([0, 2])
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in (self.q(x), self.k(x), self.v(x)))
+        k, v = k[:, :, self.kept], v.index_select(2, self.kept)
+        y = ((q @ k.mT).softmax(-1) @ v).transpose(1, 2)  # (n, tokens, heads, 4)
+        y = y * self.gate(x).sigmoid().unflatten(-1, (2, -1))
+        return self.head((x + self.o(y.flatten(2))).tanh()).mean(1)
+
+
+@pytest.mark.parametrize(
+    ("build", "sizes"),
+    [
+        (lambda: HeadsApart("einsum"), (4,) * 4),
+        (lambda: HeadsApart("stacks"), (4,) * 4),
+        (lambda: Gated(False), (4,) * 4),
+        (lambda: Gated(True), (1,) * 8 + (4,) * 2),
+    ],
+)
+def test_stacks_of_weights_and_what_parts_a_vector(build: Any, sizes: tuple[int, ...]) -> None:
+    """As many directions of the weights change no output as the group has numbers, and a matrix keeps them."""
+    torch.manual_seed(0)
+    model, x = build().double(), torch.randn(150, 3, 8, dtype=torch.float64)
+    found = full(model, x)
+    assert tuple(sorted(frame.size for frame in found.frames)) == sizes
+    moved = outputs(ms.rescale(model, found.random(0)), x)
+    assert torch.allclose(outputs(model, x), moved, rtol=1e-10, atol=1e-11)
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    J = torch.func.jacrev(lambda p: torch.func.functional_call(model, p, (x,)))(parameters)
+    table = torch.cat([part.reshape(150 * 3, -1) for part in J.values()], 1)
+    still = table.shape[1] - int(torch.linalg.matrix_rank(table, rtol=1e-10))
+    assert found.dimension == still
 
 
 class Shared(nn.Module):

@@ -16,9 +16,12 @@ from torch import Tensor, nn
 
 import minsharp as ms
 from minsharp.results.codec import document_of, listed, unlisted, value_of
+from minsharp.results.files import KINDS
 
 torch.manual_seed(0)
 MODEL = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+LINEAR = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 3))  # with a frame
+SMOOTH = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
 X, Y = torch.randn(12, 4), torch.randint(3, (12,))
 RESULTS: dict[str, Callable[[], Any]] = {
     "trace": lambda: ms.hessian_trace(MODEL, X),
@@ -37,7 +40,20 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "predicted": lambda: ms.predicted_accuracy(MODEL, (X, Y), noise="max", bits=4),
     "bits": lambda: ms.allocate_bits(MODEL, X, budget=4.0),
     "verification": lambda: ms.verify(MODEL, (X, Y), ms.minimum_sharpness(MODEL, X)),
+    "grams": lambda: ms.hessian_grams(LINEAR, X),
+    "minimum (full)": lambda: ms.minimum_sharpness(LINEAR, X, scope="full"),
+    "relative minimum (full)": lambda: ms.relative_minimum_sharpness(LINEAR, X, scope="full"),
+    "estimated": lambda: ms.hessian_trace(SMOOTH, (X, Y), tolerance=0.3),
+    "estimated minimum": lambda: ms.minimum_sharpness(SMOOTH, (X, Y), tolerance=0.3),
 }
+
+
+def test_every_kind_of_result_is_here() -> None:
+    assert {type(make()).__name__ for make in RESULTS.values()} == {k for k, kind in KINDS.items() if _ours(kind)}
+
+
+def _ours(kind: type) -> bool:
+    return kind.__module__.startswith("minsharp.")
 
 
 @pytest.mark.parametrize("suffix", ["json", "safetensors"])
@@ -106,6 +122,35 @@ def test_damaged_files(name: str, suffix: str, tmp_path: Path) -> None:
         broken.write_bytes(whole[:place] + bytes([draw.randrange(256)]) + whole[place + 1 :])
         with suppress(ms.InputError):  # nothing else; or none, for another digit is another number
             ms.load(broken)
+
+
+JUNK: list[Any] = [None, 0, -1, 1e308, "x", [], {}, True, {"float": "nan"}, 1 << 70]
+JUNK += [{"type": "float64", "shape": [], "values": [1.0]}, {"type": "float64", "shape": [0], "values": []}]
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_junk_in_any_field(name: str, tmp_path: Path) -> None:
+    """It is refused; or it is a number that may stand there, and the result can be used."""
+    text, draw = RESULTS[name]().save(tmp_path / "whole.json").read_text(), random.Random(0)
+    broken = tmp_path / "broken.json"
+    places = list(_places(json.loads(text)["fields"]))
+    for place in draw.sample(places, min(40, len(places))):
+        for junk in draw.sample(JUNK, 4):
+            broken.write_text(text)
+            _changed(broken, _set("fields", *place, to=junk))
+            with suppress(ms.InputError):
+                found: Any = ms.load(broken)
+                assert repr(found)
+                assert found.to_dict() is not None
+
+
+def _places(document: Any) -> Any:
+    """Where there is something in a document; of lists, the first few."""
+    items = document.items() if isinstance(document, dict) else enumerate(document[:3])
+    for name, item in items:
+        yield (name,)
+        if isinstance(item, dict | list):
+            yield from ((name, *rest) for rest in _places(item))
 
 
 def _changed(path: Path, change: Callable[[Any], None]) -> Path:

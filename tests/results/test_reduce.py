@@ -62,6 +62,27 @@ def test_as_one_process(size: int) -> None:
     assert found[0][:5] == found[1][:5] == found[-1][:5], "bit by bit the same on each"
 
 
+def _estimated(rank: int, size: int) -> Any:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 30)).double(), X.repeat(8, 1) + torch.randn(88, 4)
+    part = ms.hessian_trace(model, shard(x), tolerance=0.2)
+    return part, ms.hessian_trace(model, shard(x), tolerance=0.2, process_group=_world())
+
+
+def test_the_errors_of_parts_are_independent() -> None:
+    """Variances of sums add up, parameter by parameter and in total."""
+    found = on_ranks(_estimated, 3)
+    assert not any(isinstance(rank, str) for rank in found), found
+    parts, whole = [part for part, _ in found], found[0][1]
+    assert all(together == whole for _, together in found)
+    for name in (None, *whole.by_parameter):
+        errors = [(p.standard_errors[name] if name else p.standard_error) * p.sum.weight for p in parts]
+        expected = sum(error**2 for error in errors) ** 0.5 / whole.sum.weight
+        assert expected > 0 or name in ("2.weight", "2.bias")  # the last layer is exact
+        got = whole.standard_errors[name] if name else whole.standard_error
+        assert got == pytest.approx(expected, rel=1e-10)
+
+
 def _margins(rank: int, size: int) -> Any:
     """Floors are those of all the data, whoever has it; uneven parts, and one that is empty."""
     group, cuts = _world(), [0, 4, 11, 11]

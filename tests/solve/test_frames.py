@@ -154,3 +154,28 @@ def test_the_closed_form_balances() -> None:
     P, least = geometric_mean(S_out, S_in)
     assert np.allclose(P @ S_in @ P, S_out, rtol=1e-9, atol=1e-9 * np.abs(S_out).max())
     assert least == pytest.approx(least_trace(S_out, S_in), rel=1e-12)
+
+
+def test_frames_with_one_matrix_on_each_side_are_exponentials_together() -> None:
+    rng = np.random.default_rng(7)
+    A, log_c = np.concatenate([np.eye(2), -np.eye(2)]), rng.normal(size=4)
+    rows = rng.normal(size=(2, 2))
+    frames = [Terms(np.stack([gram(rng, h, 9), gram(rng, h, 9)]), rows, np.array([False, True])) for h in (1, 1, 1, 3)]
+    found = minimise_with_frames(log_c, A, frames, 1e12)
+    least = min(descended(log_c, A, frames, start) for start in range(2))
+    assert np.exp(found.log_value) == pytest.approx(least, rel=1e-9)
+    assert np.exp(found.log_value) <= least * (1 + 1e-12)
+    assert 0 <= found.log_value - found.log_bound < 1e-10
+
+
+def test_matrices_that_rounding_left_with_negative_eigenvalues_have_a_minimum() -> None:
+    rng = np.random.default_rng(8)
+    scales = np.exp(-np.linspace(0, 12, 6))[:, None]
+    half = [(scales * rng.normal(size=(6, 40))).astype(np.float32) for _ in range(4)]
+    M = np.stack([(g @ g.T).astype(np.float64) for g in half])
+    assert min(np.linalg.eigvalsh(m)[0] / np.trace(m) for m in M) < 1e-9
+    terms = Terms(M, rng.normal(size=(4, 2)), np.array([False, False, True, True]))
+    found = minimise_with_frames(rng.normal(size=3), rng.normal(size=(3, 2)), [terms], 1e12)
+    assert np.isfinite(found.log_value)
+    assert found.log_bound <= found.log_value
+    assert all(np.isfinite(P).all() for P in found.P)

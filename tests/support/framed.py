@@ -64,12 +64,12 @@ class Interleaved(Attention):
 
 
 class Einsum(Attention):
-    """Scores by einsum: no rule, so queries and keys have no frame."""
+    """Scores and sums of values by einsum, heads before tokens or after."""
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.heads(self.before(x))
-        p = torch.einsum("bhie,bhje->bhij", q, k).softmax(-1)
-        return self.head(self.norm(x + self.o(joined(p @ v))).mean(1))
+        q, k, v = (part.transpose(1, 2) for part in self.heads(self.before(x)))
+        p = torch.einsum("bihe,bjhe->bhij", q, k).softmax(-1)
+        return self.head(self.norm(x + self.o(torch.einsum("bhij,bjhe->bihe", p, v).flatten(2))).mean(1))
 
 
 class Cross(Attention):
@@ -233,12 +233,12 @@ CASES: dict[str, Case] = {
     "causal": Case(lambda: Attention(causal=True), TOKEN, HEAD * 4),
     "softmax by hand": Case(lambda: Attention(plain=True), TOKEN, HEAD * 4),
     "causal by hand": Case(lambda: Attention(plain=True, causal=True, joint=True), TOKEN, HEAD * 4),
-    "einsum": Case(Einsum, TOKEN, HEAD * 2),
+    "einsum": Case(Einsum, TOKEN, HEAD * 4),
     "cross": Case(Cross, TOKEN * 2, HEAD * 4),
     "grouped, repeat": Case(lambda: Grouped("repeat"), TOKEN, (4,) * 4),
     "grouped, expand": Case(lambda: Grouped("expand"), TOKEN, (4,) * 4),
     "grouped, option": Case(lambda: Grouped("option"), TOKEN, (4,) * 4),
-    "rotary": Case(Rotary, TOKEN, HEAD * 2),
+    "rotary": Case(Rotary, TOKEN, HEAD * 2 + (1,) * 4),
     "QK-norm": Case(Normed, TOKEN, HEAD * 2),
     "nn.MultiheadAttention": Case(TorchAttention, TOKEN, HEAD * 4),
     "nn.MultiheadAttention, cross": Case(lambda: TorchAttention(cross=True), TOKEN, HEAD * 4),

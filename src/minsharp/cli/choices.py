@@ -22,6 +22,7 @@ class ModelChoice:
     weights_key: str | None = None
     outputs: str | None = None
     class_axis: int | None = None
+    fold: bool = False
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -41,6 +42,7 @@ class ModelChoice:
             "weights_key": self.weights_key,
             "outputs": self.outputs,
             "class_axis": self.class_axis,
+            **({"fold_batchnorm": True} if self.fold else {}),
         }
 
 

@@ -25,7 +25,20 @@ _LONGEST = 400
 
 
 def load_model(choice: ModelChoice) -> nn.Module:
-    """A model from a `.pt2` file or from ``package.module:factory``, with weights from a file if one is given."""
+    """A model from a `.pt2` file or from ``package.module:factory``, with weights from a file if one is given.
+
+    Its BatchNorms are folded if that is asked for.
+    """
+    module = _loaded(choice)
+    if not choice.fold:
+        return module
+    from ..network.fold import fold_batchnorm
+
+    return fold_batchnorm(module.eval())
+
+
+def _loaded(choice: ModelChoice) -> nn.Module:
+    """The model as it comes."""
     arguments = arguments_of(choice.arguments)
     if choice.name.lower().endswith(".pt2"):
         path = Path(choice.name)

@@ -22,17 +22,18 @@ def flattened(
     *,
     power_of_two: bool,
     noise: options.Noise,
+    biases: options.Biases | None,
     report: Path | None,
     as_json: bool,
 ) -> None:
     """Find the flattest network, verify it, and write its weights if every claim holds."""
-    result = _minimum(task, scope, power_of_two, noise)
+    result = _minimum(task, scope, power_of_two, noise, biases)
     flat = rescale(task.network, result.scales, exact=power_of_two)
     verification = verify(task.network, task.data.batches, result, task.loss, progress=watched())
     if verification.holds:
         save_weights(flat, out)
     if as_json:
-        told = {"power_of_two": power_of_two, "noise": str(noise)}
+        told = {"power_of_two": power_of_two, "noise": str(noise), "biases": result.biases}
         document = {**task.settings, **told, "out": str(out) if verification.holds else None}
         print_json({**document, "minimum_sharpness": summary(result), "verification": verification.to_dict()})
     else:
@@ -45,8 +46,11 @@ def flattened(
     note(f"wrote {out}")
 
 
-def _minimum(task: Task, scope: options.Scope, power_of_two: bool, noise: options.Noise) -> MinimumSharpness:
+def _minimum(
+    task: Task, scope: options.Scope, power_of_two: bool, noise: options.Noise, biases: options.Biases | None
+) -> MinimumSharpness:
     chosen: Any = {"scope": str(scope), "noise": str(noise), "power_of_two": power_of_two}
+    chosen["biases"] = None if biases is None else str(biases)
     return minimum_sharpness(task.network, task.data.batches, task.loss, **chosen, **task.options)
 
 

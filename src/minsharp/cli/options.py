@@ -50,6 +50,13 @@ class Rounding(StrEnum):
     MAX_PER_CHANNEL = "max-per-channel"
 
 
+class Biases(StrEnum):
+    """How biases are treated by the hardware."""
+
+    EXACT = "exact"
+    NOISY = "noisy"
+
+
 class ExecutorName(StrEnum):
     """What runs the cells of an experiment."""
 
@@ -135,6 +142,10 @@ WeightsKey = Annotated[
         help="Which weights of a checkpoint, where several fit: keys, and what their names begin with, with slashes "
         "between them: ema, or state_dict/student.",
     ),
+]
+Fold = Annotated[
+    bool,
+    typer.Option("--fold-batchnorm", help="Fold BatchNorm into the layers before it first, as hardware has it."),
 ]
 Data = Annotated[
     str,

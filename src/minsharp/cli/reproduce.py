@@ -186,6 +186,40 @@ def stability(
     _run(module.STABILITY, plan, place, "digits", None, _where(executor, address, workers), force)
 
 
+@app.command()
+def vits(
+    networks: Annotated[int, typer.Option(help="How many networks.", min=1)] = 30,
+    train: Annotated[int, typer.Option(help="Training images.", min=1)] = 300,
+    target: Annotated[float, typer.Option(help="The training loss at which each is stopped.")] = 0.01,
+    limit: Annotated[int, typer.Option(help="The most epochs.", min=1)] = 200,
+    rescalings: Annotated[int, typer.Option(help="Random elements of the whole group for each drift.", min=1)] = 3,
+    measures: Annotated[str | None, typer.Option(help="Names of measures, with commas between them.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the hyperparameters that are drawn.")] = 0,
+    out: Out = None,
+    workers: Workers = None,
+    executor: ExecutorOption = ExecutorName.LOCAL,
+    address: Address = None,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Small vision transformers at equal training loss: the drift of every measure, and its tau with the gap."""
+    from ..experiments import vits as module
+
+    names = None if measures is None else _words(measures, ())
+    plan = module.plan(
+        networks=networks,
+        train=train,
+        target=target,
+        limit=limit,
+        rescalings=rescalings,
+        measures=names,
+        seed=seed,
+        device=device,
+    )
+    place = out or Path("results") / "vits"
+    _run(module.VITS, plan, place, "digits", None, _where(executor, address, workers), force)
+
+
 @app.command(name="run")
 def run_any(
     name: Annotated[str, typer.Argument(help="package.module:OBJECT, an experiment of your own, or one of these.")],

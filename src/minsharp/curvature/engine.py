@@ -35,6 +35,8 @@ from .schedule import Step, fast_schedule
 
 CPU_WORKING_SET = 64 << 20
 """Bytes per chunk on a CPU: past this the cotangents fall out of the cache."""
+CPU_LARGEST_SET = 256 << 20
+"""At most so many, to read the weights less often: every chunk reads all of them, and some are rearranged first."""
 ACCELERATOR_WORKING_SET = 1 << 30
 
 
@@ -119,12 +121,18 @@ class Engine:
         output = self.schedule.graph.values[self.schedule.graph.output]
         rank = max(together or self.rank, 1)
         size = max(output.dtype.itemsize, 4)
-        default = CPU_WORKING_SET if self.device.type == "cpu" else ACCELERATOR_WORKING_SET
-        budget = default if memory is None else memory
+        budget = self._working_set if memory is None else memory
         fixed, each = self.schedule.floats
         columns = min(rank, max(1, (budget // size - 2 * fixed) // max(2 * each, 1)))
         samples = max(2, budget // (size * (fixed + columns * each)))
         return int(samples), int(columns)
+
+    @property
+    def _working_set(self) -> int:
+        if self.device.type != "cpu":
+            return ACCELERATOR_WORKING_SET
+        weights = sum(self.values[name].nbytes for name in self.network.graph.parameters)
+        return max(CPU_WORKING_SET, min(3 * weights, CPU_LARGEST_SET))
 
     @property
     def rank(self) -> int:

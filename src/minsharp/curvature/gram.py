@@ -72,8 +72,8 @@ class GramSum(Quantity[Grams]):
         flat = gradients.flatten(2).flatten(0, 1)  # (n * R, entries)
         parts = []
         for index in indices:
-            g = flat[:, index].transpose(0, 1).flatten(1)  # (h, n * R * m)
-            parts.append(widest(g @ g.mT).flatten())
+            g = widest(flat[:, index].transpose(0, 1).flatten(1))  # (h, n * R * m)
+            parts.append((g @ g.mT).flatten())
         return torch.cat([*parts, square_sum(flat[:, rest]).unsqueeze(0)])
 
     def _index(self, parameter: str, gradients: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -174,8 +174,8 @@ def _blocks(a: Tensor, b: Tensor, plan: _Blocks, axis: int) -> Tensor:
     """The blocks of a b^T along an axis, all else summed over; and the sum of the diagonal outside of them."""
     parts = []
     for block in plan.blocks:
-        first, second = (_lined(t, block.to(t.device), axis) for t in (a, b))
-        parts.append(widest(first @ second.mT).flatten())
+        first, second = (widest(_lined(t, block.to(t.device), axis)) for t in (a, b))
+        parts.append((first @ second.mT).flatten())
     rest = plan.rest.to(a.device)
     left = widest((a.index_select(axis, rest) * b.index_select(axis, rest)).flatten(1).sum(1)).sum()
     return torch.cat([*parts, left.unsqueeze(0)])

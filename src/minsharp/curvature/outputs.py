@@ -36,6 +36,8 @@ def outputs_of(
         with torch.no_grad(), eval_mode(module), random_state_kept(device):
             args, kwargs = call_form(module, batch.to(device).inputs)
             outputs = picked(module(*args, **kwargs))
+        if not is_finite(outputs):
+            raise first_non_finite(network, network.bind(batch.to(device).inputs))
         yield outputs, batch
 
 
@@ -43,13 +45,13 @@ class Margins(NamedTuple):
     """The squares of some margins, added up: those of parts of the data make those of the whole."""
 
     squares: float
-    count: int
+    numbers: int
 
     def floored(self) -> Margin:
         """A margin with a floor that scales with the outputs: a twentieth of the root mean square of these."""
         if not self.squares > 0:
             raise UndefinedError("every margin on this data is zero: the outputs tell no class from another")
-        return Margin(FLOOR * sqrt(self.squares / self.count))
+        return Margin(FLOOR * sqrt(self.squares / self.numbers))
 
 
 class _Tally:

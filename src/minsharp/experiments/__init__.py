@@ -1,6 +1,6 @@
 """The paper's experiments, each an object that owns its cells, tables, figures and part of the page; and yours."""
 
-from . import trace, labels, approximations, stability  # isort: skip  # in the order of the page: each registers itself
+from . import trace, labels, approximations, stability, vits  # isort: skip  # in the order of the page: each registers itself
 from .experiment import Columns, Experiment, Results, Section
 from .plan import Plan, grid
 from .plots import Point, Scatter
@@ -30,4 +30,5 @@ __all__ = [
     "run",
     "stability",
     "trace",
+    "vits",
 ]

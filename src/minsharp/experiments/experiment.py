@@ -83,6 +83,10 @@ class Section:
     """The command that makes the folder again."""
     verdicts: Callable[[Sequence[Results]], Iterable[str]] = _nothing
     """What all folders together say, for the head of the page."""
+    figure: Callable[[Sequence[Results]], Any] | None = None
+    """All folders in one matplotlib figure, for the head of the page."""
+    caption: str = ""
+    """What that figure shows, for those who do not see it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,6 +31,10 @@ class InterruptedRunError(MinsharpError):
     """Somebody pressed Ctrl-C."""
 
 
+class LostError(MinsharpError):
+    """Where cells were running is gone."""
+
+
 @dataclass(frozen=True)
 class Job:
     """What all cells of a run share. `rows` may be called anywhere, `keep` where the folder of the run is."""
@@ -140,6 +144,8 @@ def _tell(error: BaseException, kept: str) -> None:
     """Raise what a person can do about it in place of an error that does not say."""
     if isinstance(error, KeyboardInterrupt):
         raise InterruptedRunError(f"Stopped. {kept}.") from None
+    if isinstance(error, LostError):
+        raise MinsharpError(f"{error}. {kept}.") from None
     if isinstance(error, BrokenProcessPool):
         text = f"A worker died, perhaps for lack of memory. {kept}, with --workers 1 on less memory."
         raise MinsharpError(text) from None

@@ -1,5 +1,7 @@
 """Training as in the paper: SGD whose learning rate falls with every step, for fixed epochs or down to a fixed loss."""
 
+import copy
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -56,14 +58,26 @@ def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> Quality:
     return Quality(float(loss) / len(y), right / len(y))
 
 
+Optimizer = Callable[[Iterable[nn.Parameter], Recipe], torch.optim.Optimizer]
+"""Made anew for the parameters of each network."""
+
+
+def sgd(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
+    """With momentum, as in the paper."""
+    return torch.optim.SGD(parameters, recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+
+
+def adamw(parameters: Iterable[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
+    """With the weights' decay apart from the gradient's step."""
+    return torch.optim.AdamW(parameters, recipe.lr, weight_decay=recipe.weight_decay)
+
+
 class Training:
     """A model on its way, one batch per step."""
 
-    def __init__(self, model: nn.Module, x: Tensor, y: Tensor, recipe: Recipe, seed: int):
+    def __init__(self, model: nn.Module, x: Tensor, y: Tensor, recipe: Recipe, seed: int, optimizer: Optimizer = sgd):
         self.model, self.x, self.y, self.recipe = model, x, y, recipe
-        self.optimizer = torch.optim.SGD(
-            model.parameters(), recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay
-        )
+        self.optimizer = optimizer(model.parameters(), recipe)
         self.generator = torch.Generator().manual_seed(seed)
         self.steps = 0
 
@@ -94,17 +108,14 @@ class Training:
         for p, value in zip(self.model.parameters(), parameters, strict=True):
             p.copy_(value)
 
-    def momenta(self) -> list[Tensor | None]:
-        """A copy of the optimiser's memory."""
-        held = [self.optimizer.state[p].get("momentum_buffer") for p in self.model.parameters()]
-        return [None if buffer is None else buffer.clone() for buffer in held]
+    def memory(self) -> dict[str, Any]:
+        """A copy of what the optimiser remembers."""
+        return copy.deepcopy(self.optimizer.state_dict())
 
-    def restore(self, parameters: list[Tensor], momenta: list[Tensor | None], steps: int) -> None:
+    def restore(self, parameters: list[Tensor], memory: dict[str, Any], steps: int) -> None:
         """Go back to an earlier moment."""
         self.place(parameters)
-        for p, buffer in zip(self.model.parameters(), momenta, strict=True):
-            state: dict[str, Any] = self.optimizer.state[p]
-            state["momentum_buffer"] = buffer
+        self.optimizer.load_state_dict(memory)
         self.steps = steps
 
 
@@ -117,15 +128,17 @@ def train_epochs(model: nn.Module, x: Tensor, y: Tensor, recipe: Recipe, seed: i
     return Fitted(recipe.epochs, training.steps, True)
 
 
-def train_to_loss(model: nn.Module, x: Tensor, y: Tensor, recipe: Recipe, seed: int) -> Fitted:
+def train_to_loss(
+    model: nn.Module, x: Tensor, y: Tensor, recipe: Recipe, seed: int, optimizer: Optimizer = sgd
+) -> Fitted:
     """Train until the loss over the whole training set is the target.
 
     The epoch that gets below the target is gone through again with a look at the loss after every step; of the step
     that gets below, the part is taken that ends at the target: the loss is continuous, so bisection finds it.
     """
-    training = Training(model, x, y, recipe, seed)
+    training = Training(model, x, y, recipe, seed, optimizer)
     for epoch in range(1, recipe.limit + 1):
-        start = training.parameters(), training.momenta(), training.steps
+        start = training.parameters(), training.memory(), training.steps
         batches = training.batches()
         for batch in batches:
             training.step(batch)

@@ -13,11 +13,14 @@ from typing import Any
 
 from ..errors import InputError, MinsharpError
 from ..experiments.plan import Configuration
-from ..experiments.pool import Executor, Job
+from ..experiments.pool import Executor, Job, LostError
 from ..extras import required
 
 RETRIES = 10
 """How often a cell may lose its worker."""
+PULSE = 5.0
+"""Seconds without a finished cell after which the head of the cluster is asked for: Ray ends the process if it is gone
+for a minute."""
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -40,10 +43,16 @@ class Ray(Executor):
             waiting = {task.remote(job, cell): cell for cell in cells}
             try:
                 while waiting:
-                    (done, *_), _ = self.ray.wait(list(waiting), num_returns=1)
-                    cell = waiting.pop(done)
-                    job.keep(cell, self._got(done))
+                    done, _ = self.ray.wait(list(waiting), num_returns=1, timeout=PULSE)
+                    if not done:
+                        self._look_for_head()
+                        continue
+                    cell = waiting.pop(done[0])
+                    job.keep(cell, self._got(done[0]))
                     yield cell
+            except LostError:
+                waiting.clear()  # nobody is left to be told
+                raise
             finally:
                 for left in waiting:
                     self.ray.cancel(left, force=True)
@@ -67,6 +76,15 @@ class Ray(Executor):
             yield
         finally:
             self.ray.shutdown()
+
+    def _look_for_head(self) -> None:
+        """Raise where the head of the cluster does not answer."""
+        through_client = (self.address or "").startswith("ray://")
+        address = self.address if through_client else self.ray.get_runtime_context().gcs_address
+        try:
+            _knock(address)
+        except OSError as error:
+            raise LostError(f"the head of the Ray cluster at '{address}' is gone: {error}") from error
 
     def _got(self, task: Any) -> list[dict[str, Any]]:
         try:

@@ -33,14 +33,23 @@ class SharpnessCallback(_transformers.TrainerCallback):  # type: ignore[misc, na
         trainer.add_callback(self)
         return self
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        """Read the model: what is wrong is said before it trains."""
+        if state.is_world_process_zero:
+            self._watch(model)
+
     def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Measure, and log."""
         if not state.is_world_process_zero:
             return
-        if self.monitor is None or self.monitor.model is not model:
-            self.monitor = Monitor(model, self._probe, self._loss, **self._options)
-        values = self.monitor(state.global_step)
+        values = self._watch(model)(state.global_step)
         if values and self._trainer is not None:
             self._trainer.log(values)
         elif values:
             state.log_history.append({**values, "epoch": state.epoch, "step": state.global_step})
+
+    def _watch(self, model: Any) -> Monitor:
+        """The monitor of a model, made when it is first asked for."""
+        if self.monitor is None or self.monitor.model is not model:
+            self.monitor = Monitor(model, self._probe, self._loss, **self._options)
+        return self.monitor

@@ -77,9 +77,9 @@ def frame_law(example: Example, sizes: Mapping[str, int], seed: int = 0) -> Iter
             probe = Framed(example, sizes, rows, seed)
             inputs = probe.plain.draw(4, 77 + seed)
             before = functional_call(probe, dict(probe.named_parameters()), inputs)
+            graph = read(probe, probe.plain.draw(3, 1)).graph
         except Exception as error:
             raise UnfitError(f"{type(error).__name__}: {error}") from error
-        graph = read(probe, probe.plain.draw(3, 1)).graph
         found = group(graph, "full")
         assert isinstance(found, FullSymmetries)
         change = Transformation({}, found.frames, found.matrices(seed, SPREAD))

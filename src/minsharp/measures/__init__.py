@@ -14,10 +14,12 @@ from .corruption import parameter_corruption
 from .eigenvalue import largest_eigenvalue
 from .fisher_rao import fisher_rao_norm
 from .full import FullMinimumSharpness
+from .geodesic import geodesic_sharpness
 from .keskar import keskar_sharpness
 from .margin import MarginSensitivity, margin_sensitivity
 from .minimum import MinimumSharpness, flattest, minimum_sharpness
 from .normalized import NormalizedSharpness, normalized_sharpness
+from .normalized_logits import normalized_logits_sharpness
 from .pacgen import pacgen
 from .predicted import PredictedAccuracy, predicted_accuracy
 from .pruning import pruning_masks
@@ -49,12 +51,14 @@ __all__ = [
     "compare",
     "fisher_rao_norm",
     "flattest",
+    "geodesic_sharpness",
     "keskar_sharpness",
     "largest_eigenvalue",
     "margin_sensitivity",
     "measure",
     "minimum_sharpness",
     "noise_robustness",
+    "normalized_logits_sharpness",
     "normalized_sharpness",
     "pacgen",
     "parameter_corruption",

@@ -5,7 +5,7 @@ the loss by half of step²/12 sum_i h_i, h the diagonal of the Hessian. Choosing
 bits is a knapsack: dynamic programming over the sizes that can be had, each at its least cost, finds the optimum.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +19,11 @@ from ..network.network import Network
 from ..results.curvature import Diagonal, MatrixName
 from ..results.files import Saved
 from ..subject.batches import Data
-from ..subject.model import Pattern, unwrapped
+from ..subject.model import Pattern, parameters_of
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import count, number, plain_table
-from .noise import GROWING, Noise, checked_bits, levels, variance
+from .noise import GROWING, Noise, checked_bits, is_size, levels, variance
 from .program import curvatures
 
 
@@ -78,6 +78,9 @@ def allocate_bits(
     parameters: Pattern = None,
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
+    memory: int | None = None,
     progress: bool = False,
 ) -> BitAllocation:
     """The bits for each tensor that are predicted to cost the least loss: the optimum over all assignments.
@@ -85,8 +88,9 @@ def allocate_bits(
     ``bits`` are the choices, ``budget`` the mean number of bits per weight, or ``size`` the bytes that all weights may
     take together. ``noise="max"`` rounds with one scale per tensor, "max-per-channel" with one per output channel.
     Biases, and other parameters with fewer than two axes, stay as they are. ``data`` may also be a result of
-    `hessian_diagonal`, of any curvature. The predicted increase is half of sum_T step_T²/12 sum_{i in T} h_i. It is of
-    second order, and too low where rounding is coarse: check with `noise_robustness(..., bits=[result.bits])`.
+    `hessian_diagonal`, of any curvature; the other arguments are its. The predicted
+    increase is half of sum_T step_T²/12 sum_{i in T} h_i. It is of second order, and too low where rounding is coarse:
+    check with `noise_robustness(..., bits=[result.bits])`.
 
     What matters most gets the most bits:
 
@@ -97,22 +101,21 @@ def allocate_bits(
     >>> result.mean_bits <= 4.0 and result.increase <= result.uniform["4"]
     True
     """
-    choices = sorted({checked_bits(b) for b in bits})
+    choices = _choices(bits)
     if noise not in GROWING:
         raise InputError(f"noise={noise!r}: expected 'max' or 'max-per-channel', the ways to quantize")
     measured: Any = data
     if not isinstance(measured, Diagonal):
-        options: Any = {"outputs": outputs, "class_axis": class_axis, "progress": progress}
+        options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
+        options |= {"tolerance": tolerance, "seed": seed}
         measured = hessian_diagonal(model, measured, loss, parameters=parameters, curvature=curvature, **options)
-    held = dict(unwrapped(model).named_parameters(remove_duplicate=False))
+    held = parameters_of(model)
     blocks = {name: h for name, h in curvatures(measured, "neuron").items() if h.dim() > 1 and h.numel()}
     if not blocks:
         raise InputError(f"none of {list(measured.exact)} has two axes or more: there is nothing to give bits to")
     sizes = {name: h.numel() for name, h in blocks.items()}
     limit = _limit(choices, sizes, budget, size)
-    costs = {
-        n: [rounding_increase(h, held[n].detach().cpu().double(), b, noise) for b in choices] for n, h in blocks.items()
-    }
+    costs = {n: _costs(n, h, held[n].detach().cpu().double(), choices, noise) for n, h in blocks.items()}
     chosen = _cheapest(list(costs.values()), [[b * n for b in choices] for n in sizes.values()], limit)
     found = {name: choices[k] for name, k in zip(costs, chosen, strict=True)}
     parts = {name: costs[name][k] for name, k in zip(costs, chosen, strict=True)}
@@ -122,13 +125,34 @@ def allocate_bits(
     return BitAllocation(found, sum(parts.values()), parts, mean, limit / weights, sizes, uniform, noise)
 
 
+def _choices(bits: Any) -> list[int]:
+    """The numbers of bits to choose from, each once."""
+    if not isinstance(bits, Iterable):
+        raise InputError(f"bits={bits!r}: expected numbers of bits to choose from, as in bits=(2, 3, 4, 8)")
+    return sorted({checked_bits(b) for b in bits})
+
+
+def _costs(name: str, h: Tensor, weight: Tensor, choices: list[int], noise: Noise) -> list[float]:
+    """What each number of bits costs a tensor; refuses what would gain from rounding."""
+    found = [rounding_increase(h, weight, b, noise) for b in choices]
+    if found[0] < 0:
+        raise InputError(
+            f"the curvature of '{name}' adds up to {float(h.sum()):.6g}, and rounding it would lower the loss: a sum "
+            "that is not negative was expected. The Hessian of a smooth network may have one, and an estimate of it by "
+            'chance: ask for curvature="ggn", which never has, or for a smaller tolerance'
+        )
+    return found
+
+
 def _limit(choices: list[int], sizes: Mapping[str, int], budget: float | None, size: int | None) -> float:
     """The bits that all weights may take; refuses what no assignment meets."""
     if not choices:
         raise InputError("bits=(): expected some numbers of bits to choose from, as in bits=(2, 3, 4, 8)")
+    given = f"budget={budget!r}, size={size!r}"
     if (budget is None) == (size is None):
-        given = f"budget={budget!r}, size={size!r}"
         raise InputError(f"{given}: expected one of them, as in budget=4.0 (bits per weight) or size=100_000 (bytes)")
+    if not is_size(budget if size is None else size):
+        raise InputError(f"{given}: expected a number, as in budget=4.0 (bits per weight) or size=100_000 (bytes)")
     weights = sum(sizes.values())
     limit = float(8 * size) if size is not None else float(budget or 0) * weights
     least = choices[0] * weights

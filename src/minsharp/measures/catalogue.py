@@ -13,10 +13,12 @@ from ..results.gram import Grams
 from .corruption import parameter_corruption
 from .eigenvalue import largest_eigenvalue
 from .fisher_rao import fisher_rao_norm
+from .geodesic import geodesic_sharpness
 from .keskar import keskar_sharpness
 from .margin import margin_sensitivity
 from .minimum import minimum_sharpness
 from .normalized import normalized_sharpness
+from .normalized_logits import normalized_logits_sharpness
 from .pacgen import pacgen
 from .rangamani import rangamani_flatness
 from .registry import MEASURES, Measure, measure
@@ -122,6 +124,10 @@ def _average_sam(model: Model, data: Any, loss: Any) -> Score:
 @measure("ASAM (average)", invariance="neuron", needs_labels=True, reads=True)
 def _average_asam(model: Model, data: Any, loss: Any) -> Score:
     return asam_sharpness(model, data, loss, average=True)
+
+
+measure("ASAM (normalized logits)", invariance="neuron", needs_labels=True, reads=True)(normalized_logits_sharpness)
+measure("geodesic sharpness", invariance="full", needs_labels=True, reads=True)(geodesic_sharpness)
 
 
 @measure("parameter corruption", needs_labels=True, reads=True)

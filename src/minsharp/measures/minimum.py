@@ -30,7 +30,7 @@ from ..results.files import Saved
 from ..results.gram import Grams
 from ..solve.status import Status, StatusText
 from ..subject.batches import Data
-from ..subject.model import Pattern, unwrapped
+from ..subject.model import Pattern, parameters_of, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import interval, number, plain_table, plus_minus
@@ -223,7 +223,7 @@ def minimum_sharpness(
     module, fixed = unwrapped(model), [name for name in graph.parameters if name not in measured.exact]
     symmetries = tried_group(graph, module, scope, fixed)
     if noise != "absolute":
-        held = dict(module.named_parameters(remove_duplicate=False))
+        held = parameters_of(module)
         return _minimise_under(noise, treated, symmetries, measured, held)
     return _minimise_over(symmetries, measured, scope, power_of_two, treated)
 
@@ -241,7 +241,7 @@ def graph_of(model: nn.Module | Network, measured: Curvature | Grams, function: 
 
 def _fits(graph: Graph, module: nn.Module, measured: Curvature | Grams) -> bool:
     """Whether what was measured has the names and shapes of the graph's parameters, and these those of the module's."""
-    held = {name: tuple(p.shape) for name, p in module.named_parameters(remove_duplicate=False)}
+    held = {name: tuple(p.shape) for name, p in parameters_of(module).items()}
     read = {name: graph.values[name].shape for name in graph.parameters}
     if not read.items() <= held.items() or not set(measured.exact) <= set(read):
         return False
@@ -363,9 +363,9 @@ def flattest(
 ) -> nn.Module:
     """The flattest network that computes the same function: a copy whose trace is the minimum sharpness.
 
-    It is the network that `minimum_sharpness` of the same arguments speaks of: the one that bears noise best, under the
-    ``noise`` that is named. With ``power_of_two=True`` all factors
-    are powers of two, and the outputs are the same bit for bit.
+    It is the network that `minimum_sharpness` of the same arguments speaks of. To second order it bears one noise best
+    of all, the ``noise`` that is named, and others perhaps worse than the original: for quantizers say "max" or
+    "max-per-channel". With ``power_of_two=True`` all factors are powers of two: the outputs are the same bit for bit.
 
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))

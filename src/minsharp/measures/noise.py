@@ -11,6 +11,8 @@ the rest, each one tensor, or kept exact, as they are where weights are quantize
 """
 
 from collections.abc import Mapping
+from math import inf
+from numbers import Real
 from typing import Any, Literal, get_args
 
 from torch import Tensor
@@ -117,13 +119,18 @@ def noise_variances(
     return found
 
 
+def is_size(given: Any) -> bool:
+    """Whether this is a number, not negative and finite."""
+    return not isinstance(given, bool) and isinstance(given, Real) and 0 <= float(given) < inf
+
+
 def checked_size(noise: Device, sigma: float | None, bits: Bits | None) -> None:
     """Refuse sizes of noise that are none, and bits where nothing is quantized."""
     if bits is not None and noise not in GROWING:
         raise InputError(f"bits={bits!r} with noise={noise!r}: quantizers make the noises 'max' and 'max-per-channel'")
     if (sigma is None) == (bits is None) and not (noise == "pcm" and bits is None):
         raise InputError(f"sigma={sigma!r}, bits={bits!r}: expected one of them, as in sigma=0.05 or bits=4")
-    if sigma is not None and not 0 <= sigma < float("inf"):
+    if sigma is not None and not is_size(sigma):
         raise InputError(f"sigma={sigma!r}: expected a size of noise, not negative, as in sigma=0.05")
     for each in bits.values() if isinstance(bits, Mapping) else [] if bits is None else [bits]:
         checked_bits(each)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from .noise import is_size
 
 PruningScope = Literal["global", "layer"]
 
@@ -22,10 +23,14 @@ def pruning_masks(scores: Mapping[str, Tensor], amount: float, *, scope: Pruning
     >>> pruning_masks({"weight": torch.tensor([[3.0, 1.0], [2.0, 4.0]])}, 0.5)["weight"].tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    if not 0 <= amount <= 1:
+    if not is_size(amount) or amount > 1:
         raise InputError(f"amount={amount!r}: expected the share to prune, between 0 and 1, as in amount=0.5")
     if scope not in ("global", "layer"):
         raise InputError(f"scope={scope!r}: expected 'global' or 'layer'")
+    if not isinstance(scores, Mapping) or not all(isinstance(score, Tensor) for score in scores.values()):
+        plain = {n: type(s).__name__ for n, s in scores.items()} if isinstance(scores, Mapping) else {}
+        given = plain or type(scores).__name__
+        raise InputError(f"scores={given}: expected a tensor for each parameter by name, as Diagonal.saliency gives")
     for name, score in scores.items():
         if not bool(torch.isfinite(score).all()):
             raise InputError(f"the scores of '{name}' are not all finite: there is no order among them")

@@ -24,10 +24,11 @@ from ..results.files import Saved
 from ..results.gram import Grams
 from ..solve.status import StatusText
 from ..subject.batches import Data
-from ..subject.model import Pattern, unwrapped
+from ..subject.model import Pattern, parameters_of
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import count, number, plain_table, plus_minus
+from .full import FullMinimumSharpness
 from .minimum import MinimumSharpness, minimum_sharpness
 from .program import Curvature
 
@@ -41,7 +42,7 @@ class RelativeMinimumSharpness(Saved):
     value: float
     lower_bound: float
     energy: float
-    minimum: MinimumSharpness = field(repr=False)
+    minimum: MinimumSharpness | FullMinimumSharpness = field(repr=False)
 
     def check_whole(self) -> None:
         """As the minimum is."""
@@ -194,7 +195,7 @@ def per_trace(parts: Mapping[str, float], measured: Curvature) -> dict[str, floa
 
 def squared_weights(model: nn.Module | Network, measured: Curvature) -> dict[str, Tensor]:
     """The squares of the parameters that were measured, in double precision."""
-    held = dict(unwrapped(model).named_parameters(remove_duplicate=False))
+    held = parameters_of(model)
     return {name: held[name].detach().cpu().double().square() for name in measured.exact}
 
 

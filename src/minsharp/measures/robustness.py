@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import InputError, NonFiniteError
 from ..losses import Criterion
 from ..network.network import Network
 from ..progress import bar
@@ -27,6 +27,7 @@ from .noise import (
     checked,
     checked_size,
     is_noisy,
+    is_size,
     levels,
     noise_variances,
     quantized,
@@ -147,9 +148,9 @@ def noise_robustness(
     Measured(mean=1.0, standard_error=0.0)
     """
     treated = checked(noise, biases, DEVICES)
-    if trials < 2:
-        raise InputError(f"trials={trials}: expected at least 2, for a standard error")
-    if not sigmas or not all(sigma >= 0 for sigma in sigmas):
+    if not isinstance(trials, int) or trials < 2:
+        raise InputError(f"trials={trials!r}: expected at least 2, for a standard error")
+    if isinstance(sigmas, str | int | float) or not len(sigmas) or not all(is_size(sigma) for sigma in sigmas):
         raise InputError(f"sigmas={sigmas!r}: expected sizes of noise, none negative, as in sigmas=[0.01, 0.1]")
     if bits is not None and (isinstance(bits, int | Mapping) or not bits):
         raise InputError(f"bits={bits!r}: expected numbers of bits in a list, as in bits=[8, 4]")
@@ -157,7 +158,7 @@ def noise_robustness(
         checked_size(noise, None, each)
     objective = Objective(model, data, loss, parameters)
     with objective.prepared(), torch.no_grad():
-        still = [_predictions(objective, objective.outputs({}, batch)) for batch in objective.batches]
+        still = [_predictions(objective, _finite(objective.outputs({}, batch))) for batch in objective.batches]
         if bits is not None:
             with bar(f"rounding, {noise}", len(bits), progress) as advance:
                 rounded = (_rounded(objective, still, each, noise, treated) for each in bits)
@@ -166,6 +167,13 @@ def noise_robustness(
         with bar(f"noise, {noise}", len(sigmas) * trials, progress) as advance:
             found = tuple(_level(objective, still, float(sigma), trials, draw, advance) for sigma in sigmas)
     return NoiseRobustness(noise, trials, found)
+
+
+def _finite(outputs: Tensor) -> Tensor:
+    """The outputs; refuses those that are not numbers."""
+    if not bool(torch.isfinite(outputs).all()):
+        raise NonFiniteError("the outputs on this data are not finite: a weight, an input or an activation is not")
+    return outputs
 
 
 def _predictions(objective: Objective, outputs: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ def sam_sharpness(
     """
     options = _checked(rho, steps, samples)
     objective = Objective(model, data, loss, parameters)
-    ball = _Ball(objective, torch.ones_like(objective.vector), *options, seed)
+    ball = Ball(objective, torch.ones_like(objective.vector), *options, seed)
     return ball.average("sam_sharpness") if average else ball.worst("sam_sharpness")
 
 
@@ -88,10 +88,13 @@ def asam_sharpness(
     >>> round(asam_sharpness(model, data, nn.MSELoss(), rho=0.1).value, 8)
     0.44
     """
-    options = _checked(rho, steps, samples)
-    objective = Objective(model, data, loss, parameters)
-    ball = _Ball(objective, objective.vector.abs(), *options, seed)
+    ball = adaptive_ball(Objective(model, data, loss, parameters), rho, steps, samples, seed)
     return ball.average("asam_sharpness") if average else ball.worst("asam_sharpness")
+
+
+def adaptive_ball(objective: Objective, rho: float, steps: int, samples: int, seed: int) -> "Ball":
+    """The ball in units of each parameter."""
+    return Ball(objective, objective.vector.abs(), *_checked(rho, steps, samples), seed)
 
 
 def _checked(rho: float, steps: int, samples: int) -> tuple[float, int, int]:
@@ -104,7 +107,7 @@ def _checked(rho: float, steps: int, samples: int) -> tuple[float, int, int]:
     return float(rho), steps, samples
 
 
-class _Ball:
+class Ball:
     """The points t + unit * u with ||u||_2 <= rho."""
 
     def __init__(self, objective: Objective, unit: Tensor, rho: float, steps: int, samples: int, seed: int):
@@ -112,6 +115,7 @@ class _Ball:
         self.rho, self.steps, self.samples, self.seed = rho, steps, samples, seed
 
     def point(self, u: Tensor) -> Tensor:
+        """Where u leads: t + unit * u."""
         return self.objective.vector + self.unit * u
 
     def worst(self, measure: str) -> Score:

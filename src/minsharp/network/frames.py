@@ -263,16 +263,15 @@ def _tables(a: Labels, b: Labels) -> list[tuple[Labels, Labels]]:
     order = a.fibers.flatten().argsort(dim=0, stable=True)
     fibers = a.fibers.flatten()[order]
     one, two = a.atoms.flatten()[order], b.atoms.flatten()[order]
-    sizes = torch.unique_consecutive(fibers, return_counts=True)[1].tolist()
-    seen: dict[tuple[tuple[int, ...], tuple[int, ...]], None] = {}
-    for x, y in zip(one.split(sizes), two.split(sizes), strict=True):
-        if bool(x.any()) or bool(y.any()):
-            seen.setdefault((tuple(x.tolist()), tuple(y.tolist())))
-    nothing = torch.zeros
-    return [
-        (Labels(torch.tensor(x), nothing(len(x)).long()), Labels(torch.tensor(y), nothing(len(y)).long()))
-        for x, y in seen
-    ]
+    sizes = torch.unique_consecutive(fibers, return_counts=True)[1]
+    starts = sizes.cumsum(0) - sizes
+    found = []
+    for size in sizes.unique().tolist():
+        places = starts[sizes == size].unsqueeze(1) + torch.arange(size)
+        table = torch.cat([one[places], two[places]], 1).unique(dim=0)  # (different fibers, both rows)
+        nothing = torch.zeros(size, dtype=torch.int64)
+        found += [(Labels(row[:size], nothing), Labels(row[size:], nothing)) for row in table if bool(row.any())]
+    return found
 
 
 def _parts(labels: Labels) -> list[tuple[int, ...]]:

@@ -10,17 +10,40 @@ from torch import Tensor
 
 from ..graph.records import Graph, Operation
 from ..rules.channels import UnfitError, Walk
-from ..rules.contraction import Elementwise, Outer, Use
+from ..rules.contraction import Elementwise, Outer, Use, square_sum
 from ..rules.frames import FrameWalk, Labels
 from ..rules.pullback import Pull, by_autograd, stacked
 from ..rules.row import Row
 from .windows import Geometry
+
+_GRADIENT_BLOCK = 1 << 21
+"""Numbers: of how many samples the gradients are taken at once."""
+_WIDE, _LARGE = 32, 64
+"""From how many channels and positions on oneDNN is faster by more than two copies where the channels come last."""
 
 
 def _batched(operation: Operation, graph: Graph) -> bool:
     """Whether the input of a convolution has a batch axis, as the weight has one for its outputs."""
     ranks = {argument: len(graph.values[v].shape) for argument, v in operation.by_argument.items() if v in graph.values}
     return ranks["input"] == ranks["weight"]
+
+
+def _gradient(bound: Mapping[str, Any], x: Tensor, g: Tensor) -> Tensor:
+    """The weight's, sample by sample: (n, channels, *in), (n, C, *out) -> (n * C, channels, *taps)."""
+    geometry, (n, C), shape = Geometry.of(bound), g.shape[:2], bound["weight"].shape
+    like = bound["weight"] if n * C == shape[0] else g.new_empty(1).expand(n * C, *shape[1:])
+    tensors = (g, x, like) if n == 1 else (g.flatten(0, 1).unsqueeze(0), x.flatten(0, 1).unsqueeze(0), like)
+    options = (None, geometry.stride, geometry.before, geometry.dilation, False, (0,) * len(geometry.kernel), n)
+    gradients = torch.ops.aten.convolution_backward(*tensors, *options, (False, True, False))
+    made: Tensor = gradients[1]
+    return made
+
+
+def _in_onednn(tensor: Tensor) -> bool:
+    """Whether it is of the kind that torch hands to oneDNN."""
+    mkldnn = torch.backends.mkldnn
+    on = mkldnn.is_available() and bool(mkldnn.enabled)
+    return on and tensor.device.type == "cpu" and tensor.dtype == torch.float32
 
 
 class Convolution(Outer):
@@ -39,6 +62,27 @@ class Convolution(Outer):
         """The windows of the input: (n * inner, g, J, L) to (n, g, J, inner * L)."""
         windows = Geometry.of(use.bound).windows(use.per_sample("input").flatten(0, 1))
         return windows.unflatten(0, (use.n, -1)).movedim(1, -2).flatten(-2)
+
+    def directly(self, use: Use, g: Tensor) -> Tensor:
+        """As a convolution's own derivative, one group for each sample, where that beats products with windows."""
+        if not self._as_convolution(use):
+            return super().directly(use, g)
+        x, (n, R, _, C, _), space = use.per_sample("input").flatten(0, 1), g.shape, use.output[2:]
+        if g.stride(3) == 1 < g.stride(4) and len(space) == 2:  # channels last, and they stay there
+            x, stacks = x.contiguous(memory_format=torch.channels_last), g[:, :, 0].unflatten(3, space)
+            pairs = [(some, row) for some, stack in zip(x.split(1), stacks, strict=True) for row in stack.split(1)]
+        else:
+            together = max(1, _GRADIENT_BLOCK // (R * prod(use.shape)))
+            rows = g.reshape(n, R * C, *space)
+            pairs = list(zip(x.split(together), rows.split(together), strict=True))
+        return torch.stack([square_sum(_gradient(use.bound, some, part)) for some, part in pairs]).sum()
+
+    def _as_convolution(self, use: Use) -> bool:
+        """Plain batches on a CPU, in the one type that oneDNN takes, and a kernel that would have to be unfolded."""
+        x, weight, geometry = use.per_sample("input"), use.bound["weight"], Geometry.of(use.bound)
+        plain = x.shape[:2] == (use.n, 1) and use.output[0] == geometry.groups == 1
+        same = geometry.before == geometry.after and prod(geometry.kernel) > 1
+        return plain and same and _in_onednn(x) and _in_onednn(weight)
 
     def gram(self, use: Use) -> Tensor:
         """From the Gram matrix of the pixels, if that is smaller than that of the windows."""
@@ -140,11 +184,21 @@ def pull_convolution(operation: Operation, bound: Mapping[str, Any], wanted: fro
     options["output_padding"] = geometry.left_over(x.shape[2:])
     transposed = getattr(F, f"conv_transpose{rank}d")
 
+    out = operation.call(bound)
+    turned = rank == 2 and _gains_from_channels_last(x, weight, out)
+
     def back(batch: Tensor) -> Tensor:
-        result: Tensor = transposed(batch, weight, **options)
+        given = batch.contiguous(memory_format=torch.channels_last) if turned else batch
+        result: Tensor = transposed(given, weight, **options)
         return F.pad(result, [-p for p in geometry.pads]) if lopsided else result
 
-    return operation.call(bound), lambda G: {"input": stacked(back, G)}
+    return out, lambda G: {"input": stacked(back, G)}
+
+
+def _gains_from_channels_last(x: Tensor, weight: Tensor, out: Tensor) -> bool:
+    """Whether a convolution with so many channels and positions is so much faster that two copies are paid for."""
+    wide_enough = min(weight.shape[:2]) >= _WIDE and prod(out.shape[2:]) >= _LARGE
+    return wide_enough and _in_onednn(x) and _in_onednn(weight)
 
 
 def convolution_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]:

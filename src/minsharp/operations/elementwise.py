@@ -10,14 +10,14 @@ from ..graph.records import Operation
 from ..rules.channels import Walk, entrywise
 from ..rules.contraction import Elementwise, Use
 from ..rules.frames import added_frames, multiplied, passed
-from ..rules.pullback import Cotangents, Pull, by_autograd, by_derivative, by_slope, unbroadcast
+from ..rules.pullback import Cotangents, Pull, by_autograd, by_derivative, by_slope, laid_as, unbroadcast
 from ..rules.row import Row
 
 
 def pull_relu(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
     """Zero where the output is zero."""
     out = operation.call(bound)
-    return out, lambda G: {"self": torch.ops.aten.threshold_backward(G, out, 0)}
+    return out, lambda G: {"self": torch.ops.aten.threshold_backward(G, laid_as(out, G), 0)}
 
 
 def leaky_slope(bound: Mapping[str, Any], out: Tensor) -> Tensor:

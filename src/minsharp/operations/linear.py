@@ -12,7 +12,8 @@ from ..rules.contraction import IN_ROWS, Elementwise, Outer, Use
 from ..rules.frames import FrameWalk, Labels, along
 from ..rules.pullback import Cotangents, Pull, by_autograd, stacked, unbroadcast
 from ..rules.row import Row
-from .products import factors
+from .product_frames import product_frames
+from .products import factors, matrix_equation
 
 
 class Matrix(Outer):
@@ -171,20 +172,12 @@ def linear_frames(walk: FrameWalk, operation: Operation) -> Labels:
 
 
 def matmul_frames(walk: FrameWalk, operation: Operation) -> Labels:
-    """A weight on the right or on the left; or two stacks, of which vectors meet in inner products or are added up."""
-    given, shape = operation.by_argument, walk.graph.values[operation.outputs[0]].shape
-    first, second = given["self"], given["other" if "other" in given else "mat2"]
-    a, b = walk.labels_of(first), walk.labels_of(second)
-    right, left = walk.entries_of(second), walk.entries_of(first)
-    if a.atoms.dim() < 2 or b.atoms.dim() < 2:
-        raise UnfitError
-    if right is not None and right.dim() == 2 and left is None:  # (..., i) @ (i, o)
-        walk.consumed(a, right, operation)
-        return walk.produced(shape, -1, [right.mT])
-    if left is not None and left.dim() == 2 and right is None:  # (o, i) @ (..., i, :)
-        walk.consumed(b.movedim(-2, -1), left.mT, operation)
-        return walk.produced(shape, -2, [left])
-    return met(walk, a, b, shape, operation)
+    """A weight, or a stack of them, on the right or on the left; or two stacks, of which vectors meet in inner products
+    or are added up."""
+    given = operation.by_argument
+    names = given["self"], given["other" if "other" in given else "mat2"]
+    a, b = (len(walk.graph.values[name].shape) for name in names)
+    return product_frames(walk, names, matrix_equation(a, b), operation)
 
 
 def met(walk: FrameWalk, a: Labels, b: Labels, shape: Sequence[int], operation: Operation) -> Labels:

@@ -140,6 +140,10 @@ class ConvolutionByPlace(Convolution):
         """The windows, in that order."""
         return Geometry.of(use.bound).windows_by_place(use.bound["window"], use.bound["input"])
 
+    def _as_convolution(self, use: Use) -> bool:
+        """Their order is not that of any convolution."""
+        return False
+
     def _through_pixels(self, use: Use) -> bool:
         """Their order is not that of the pixels."""
         return False

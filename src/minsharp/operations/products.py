@@ -18,7 +18,6 @@ from torch import Tensor
 from ..graph.records import Graph, Operation, Samples
 from ..rules.contraction import Contraction, Outer, Use
 from ..rules.pullback import Cotangents, Pull, by_autograd, wide
-from ..rules.row import Row
 
 Shapes = Sequence[Sequence[int]]
 
@@ -199,11 +198,9 @@ class StackFactor(Factor):
         return [operation.arguments[self.first].name, operation.arguments[self.second].name]
 
     def read(self, operation: Operation, names: Sequence[str], ranks: Mapping[str, int]) -> Equation:
-        """``...ij,...jk->...ik``; vectors lack the axis that a matrix of one row or column would have."""
+        """That of a product of matrices."""
         a, b = (ranks[name] for name in names)
-        first, second = "ij" if a > 1 else "j", "jk" if b > 1 else "j"
-        kept = first.replace("j", "") + second.replace("j", "")
-        return Equation.of(f"...{first},...{second}->...{kept}", [a, b])
+        return matrix_equation(a, b)
 
     def inputs(self, use: Use) -> Tensor:
         """Times alpha, where there is one."""
@@ -218,13 +215,13 @@ class StackFactor(Factor):
         return stack.reshape(-1, *stack.shape[-2:])
 
 
+def matrix_equation(a: int, b: int) -> Equation:
+    """``...ij,...jk->...ik``, for so many axes; vectors lack the one that a matrix of one row or column would have."""
+    first, second = "ij" if a > 1 else "j", "jk" if b > 1 else "j"
+    kept = first.replace("j", "") + second.replace("j", "")
+    return Equation.of(f"...{first},...{second}->...{kept}", [a, b])
+
+
 def factors(first: str, second: str) -> dict[str, Contraction]:
     """The contractions of both factors of a product of matrices."""
     return {first: StackFactor(first, second, right=False), second: StackFactor(first, second, right=True)}
-
-
-_EINSUM = {"tensors": EinsumFactor()}
-
-ROWS: dict[str, Row] = {
-    "einsum": Row("prod(tensors)", pull_einsum, _EINSUM),
-}

@@ -12,7 +12,7 @@ from ..graph.forms import ANY
 from ..graph.records import Operation
 from ..rules.channels import UnfitError, Walk, along_last, called, entrywise, moved
 from ..rules.contraction import Elementwise
-from ..rules.frames import carried
+from ..rules.frames import carried, picked
 from ..rules.pullback import Cotangents, Pull, by_autograd, unbroadcast
 from ..rules.row import Row
 
@@ -228,8 +228,8 @@ ROWS: dict[str, Row] = {
     "select": _taken,
     "slice": _taken,
     "narrow": _taken,
-    "index": Row("self", pull_index),
-    "index_select": Row("self", pull_index_select),
+    "index": Row("self", pull_index, frames=picked),
+    "index_select": Row("self", pull_index_select, frames=picked),
     "gather": Row("self", pull_gathered),
     "flip": Row("self", pull_flipped, channels=moved),
     "roll": _moved,
@@ -253,6 +253,7 @@ ROWS: dict[str, Row] = {
     "repeat_interleave": replace(_homogeneous, frames=carried, copies="entries"),
     "chunk": _taken,
     "split": _taken,
+    "tensor_split": _taken,
     "split_with_sizes": _taken,
     "unbind": _taken,
     "unfold": _moved,

@@ -9,20 +9,20 @@ from . import (
     attention,
     casts,
     convolution,
+    einsum,
     elementwise,
     embedding,
     linear,
     norms,
     pooled_convolution,
     pools,
-    products,
     reductions,
     shapes,
 )
 
 FAMILIES = (
     linear,
-    products,
+    einsum,
     convolution,
     embedding,
     norms,

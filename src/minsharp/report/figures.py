@@ -2,10 +2,11 @@
 
 import io
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..experiments import Results
+from ..experiments import Experiment, Results
 from ..extras import required
 from ..files import write_bytes
 
@@ -24,6 +25,8 @@ _STYLE: Any = {
     "text.parse_math": False,  # names are only names
     "text.usetex": False,
 }
+_METADATA: dict[str, Any] = {"png": {"Software": None}, "svg": {"Date": None}}
+"""Nothing that differs from one run to the next."""
 
 
 def draw(results: Results, out: Path) -> list[Path]:
@@ -33,15 +36,46 @@ def draw(results: Results, out: Path) -> list[Path]:
 
 def drawn(results: Results) -> dict[str, bytes]:
     """All figures of an experiment, by the names of their files. No window is opened, whatever the user's backend."""
-    matplotlib = required("matplotlib", "drawing figures")
-    found = {}
-    with matplotlib.rc_context(_STYLE):
-        for name, figure in results.experiment.figures(results):
-            for ending, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-                buffer = io.BytesIO()
-                figure.savefig(buffer, bbox_inches="tight", metadata=metadata, format=ending)
-                found[f"{_file_name(name)}.{ending}"] = buffer.getvalue()
-    return found
+    with _style():
+        return {
+            f"{_file_name(name)}.{ending}": _saved(figure, ending)
+            for name, figure in results.experiment.figures(results)
+            for ending in _METADATA
+        }
+
+
+def overall(experiment: Experiment, results: Sequence[Results]) -> bytes | None:
+    """The figure of all folders of an experiment as PNG, where it has one."""
+    if experiment.section.figure is None:
+        return None
+    with _style():
+        return _saved(experiment.section.figure(results), "png")
+
+
+def _style() -> Any:
+    return required("matplotlib", "drawing figures").rc_context(_STYLE)
+
+
+def _saved(figure: Any, ending: str) -> bytes:
+    _plain_powers(figure)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, bbox_inches="tight", metadata=_METADATA[ending], format=ending)
+    return buffer.getvalue()
+
+
+def _plain_powers(figure: Any) -> None:
+    """Numbers along logarithmic axes as text: matplotlib's own are formulas, and no formula is set here."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    some = FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":
+                low, high = sorted(axis.get_view_interval())
+                few = sum(low <= place <= high for place in axis.get_majorticklocs()) < 2
+                axis.set_major_formatter(plain)
+                axis.set_minor_formatter(some if few else NullFormatter())
 
 
 def _file_name(name: str) -> str:

@@ -6,12 +6,12 @@ from html import escape
 from math import inf, sqrt
 from typing import Any, Literal, Self
 
-from torch import Tensor
+from torch import Tensor, float64
 
 from ..errors import InputError
 from ..frozen import Frozen, FrozenDict
 from ..graph.records import Graph
-from ..subject.model import Model, unwrapped
+from ..subject.model import Model, parameters_of
 from ..text import count, number, percent, plain_table, printable
 from .files import Saved
 from .sums import CurvatureSum
@@ -121,8 +121,11 @@ class _Curvature(Frozen, Saved):
         if list(self.sum.sums) != list(self.exact):
             raise ValueError(f"it has numbers for {list(self.sum.sums)[:5]}, and claims for {list(self.exact)[:5]}")
         bad = [name for name, tensor in self.sum.sums.items() if not self._is_sum(tensor)]
-        if bad or not 0 <= self.sum.weight < inf or self.sum.samples < 0:
+        if bad or not 0 < self.sum.weight < inf or self.sum.samples < 0:
             raise ValueError(f"{f'the sums of {bad[0]!r} are' if bad else 'its weight is'} not one of a measurement")
+        covariance, count = self.sum.covariance, len(self.sum.sums)
+        if covariance is not None and (covariance.dtype, covariance.shape) != (float64, (count, count)):
+            raise ValueError(f"its covariance has the shape {tuple(covariance.shape)}, for {count} parameters")
 
     def _is_sum(self, tensor: Tensor) -> bool:
         return tensor.is_floating_point()
@@ -247,7 +250,7 @@ class Diagonal(_Curvature):
         >>> minsharp.hessian_diagonal(model, torch.tensor([[1.0, 2.0]])).saliency(model)["weight"][0].tolist()
         [1.125, 4.5]
         """
-        held = dict(unwrapped(model).named_parameters(remove_duplicate=False))
+        held = parameters_of(model)
         unlike = [n for n, h in self.sum.sums.items() if n not in held or held[n].shape != h.shape]
         if unlike:
             raise InputError(f"these results are of another network: the model has no {unlike} of the same shape")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..graph.records import Graph, Operation, Samples
-from .pullback import gradient_rows, wide, widened
+from .pullback import gradient_rows, laid_as, wide, widened
 
 IN_ROWS = Samples(0)
 
@@ -187,7 +187,7 @@ class Elementwise(Contraction):
         g = use.columns(G)
         if self.coefficient is not None:
             factor = self.coefficient(use)
-            g = g * (factor.unsqueeze(1) if isinstance(factor, Tensor) else factor)  # (n, R, ...)
+            g = g * (laid_as(factor.unsqueeze(1), g) if isinstance(factor, Tensor) else factor)  # (n, R, ...)
         shape = use.shape + (1,) * (g.dim() - 4) if self.channel else use.shape
         kept = g.dim() - len(shape)
         summed = [d for d in range(2, g.dim()) if g.shape[d] > 1 and (d < kept or shape[d - kept] == 1)]
@@ -256,6 +256,10 @@ class Outer(Contraction):
         if L * L * R * C + self.gram_cost(use, J, L) < L * J * R * C:
             product = _gram_of_columns(g).mul_(self.gram(use))
             return widest(product.flatten(1).sum(1)).sum()
+        return self.directly(use, g)
+
+    def directly(self, use: Use, g: Tensor) -> Tensor:
+        """||G U^T||^2, with G (n, R, g, C, L)."""
         rows = g.transpose(1, 2).flatten(2, 3)  # (n, g, R * C, L), copied if there are groups or the channels come last
         return square_sum(self.inputs(use) @ rows.mT)  # faster than rows @ inputs.mT
 

@@ -97,7 +97,7 @@ def passed(walk: FrameWalk, operation: Operation) -> Labels:
 
 
 def multiplied(walk: FrameWalk, operation: Operation) -> Labels:
-    """A factor or divisor that is the same for all entries of a fiber."""
+    """A factor or divisor: what it is the same for stays a vector, and what it is not the same for comes apart."""
     given = operation.by_argument
     shape = walk.graph.values[operation.outputs[0]].shape
     sides = {name: walk.labels_of(value) for name, value in given.items()}
@@ -108,17 +108,41 @@ def multiplied(walk: FrameWalk, operation: Operation) -> Labels:
     for value in (given[name] for name in sides):
         size = walk.graph.values[value].shape
         place = torch.arange(torch.Size(size).numel()).view(size).expand(shape)
-        labels = Labels(labels.atoms, _same_within_fibers(labels, place))
+        if not _same_within_fibers(labels, place):
+            labels = Labels(labels.atoms, walk.joined(labels.fibers, place))
     return labels
 
 
-def _same_within_fibers(labels: Labels, place: Tensor) -> Tensor:
-    """The fibers, where each meets one place only and each place's factor would make it no other vector's copy."""
+def _same_within_fibers(labels: Labels, place: Tensor) -> bool:
+    """Whether each fiber meets one place only."""
     inside = labels.atoms != NONE
     pairs = torch.stack([labels.fibers[inside], place[inside]], 1).unique(dim=0)
-    if len(pairs) != len(pairs[:, 0].unique()):
+    return len(pairs) == len(pairs[:, 0].unique())
+
+
+def picked(walk: FrameWalk, operation: Operation) -> Labels:
+    """Some entries along an axis, by numbers that nobody knows here: vectors that lie along others, each its own."""
+    arguments, given = operation.arguments, operation.by_argument
+    labels = walk.labels_of(given["self"])
+    if not labels.framed:
+        return walk.labels_of(operation.outputs[0])
+    if "indices" in arguments:
+        chosen = [(axis, index) for axis, index in enumerate(arguments["indices"]) if index is not None]
+    else:
+        chosen = [(arguments["dim"] % labels.atoms.dim(), arguments["index"])]
+    if len(chosen) != 1:
         raise UnfitError
-    return labels.fibers
+    axis, index = chosen[0]
+    value = walk.graph.values[index.name]
+    if value.dtype not in (torch.int32, torch.int64):
+        raise UnfitError
+    shape = walk.graph.values[operation.outputs[0]].shape
+    new = len(shape) - labels.atoms.dim() + 1  # axes of the numbers
+    places = shape[axis : axis + new]
+    here = [*labels.atoms.shape[:axis], *[1] * new, *labels.atoms.shape[axis + 1 :]]
+    atoms, fibers = (t.reshape(here).expand(shape) for t in along(walk, labels, [axis]))
+    place = torch.arange(torch.Size(places).numel()).view(*places, *[1] * (len(shape) - axis - new)).expand(shape)
+    return Labels(atoms, walk.joined(fibers, place))
 
 
 def along(walk: FrameWalk, labels: Labels, axes: Sequence[int]) -> Labels:

@@ -67,6 +67,12 @@ def _merged(function: Callable[[Tensor], Tensor], G: Tensor) -> Tensor:
     return made.view(*G.shape[:2], *made.shape[1:])
 
 
+def laid_as(x: Tensor, G: Tensor) -> Tensor:
+    """Images with their channels last in memory where stacked cotangents have them there: both are read in order."""
+    last = min(x.dim(), G.dim()) >= 4 and G.stride(-3) == 1 < G.stride(-1)
+    return x.movedim(-3, -1).contiguous().movedim(-1, -3) if last else x
+
+
 def unbroadcast(G: Tensor, shape: torch.Size) -> Tensor:
     """Sum stacked cotangents over the axes along which an argument of this shape was broadcast."""
     extra = G.dim() - 1 - len(shape)

@@ -80,12 +80,18 @@ def geometric_mean(S_out: Array, S_in: Array) -> tuple[Array, float]:
     ([[2.0, 0.0], [0.0, 0.5]], 8.0)
     """
     values, vectors = np.linalg.eigh(S_in)
-    root = np.sqrt(values)
-    outer, axes = np.linalg.eigh(S_out)
-    product = (vectors * root).T @ (axes * np.sqrt(np.maximum(outer, 0.0)))  # its square: S_in^1/2 S_out S_in^1/2
-    turn, inner, _ = np.linalg.svd(product)  # small values to rounding of the largest, not to its root
+    root = _roots(values)
+    half = (vectors * root).T  # half^T half = S_in
+    others, across = np.linalg.eigh(S_out)
+    turn, inner, _ = np.linalg.svd(half @ (across * _roots(others)))  # small values to rounding of the largest
+    inner = np.maximum(inner, np.finfo(inner.dtype).eps * inner.max(initial=1e-300))
     back = (vectors / root) @ turn  # P = back diag(inner) back^T
     return (back * inner) @ back.T, 2 * float(inner.sum())
+
+
+def _roots(values: Array) -> Array:
+    """Roots of the eigenvalues of a positive definite matrix, of which the least may be lost in rounding."""
+    return np.asarray(np.sqrt(np.maximum(values, np.finfo(values.dtype).eps * values.max(initial=1e-300))))
 
 
 def least_trace(S_out: Array, S_in: Array) -> float:
@@ -127,7 +133,7 @@ class _Balanced:
         self.terms = terms
         self.log_value = float(np.log(least) + (top_out + top_in) / 2)
         values, vectors = np.linalg.eigh(P)
-        root = np.sqrt(values)
+        root = _roots(values)
         up, down = (vectors * root) @ vectors.T, (vectors / root) @ vectors.T
         sides = np.where(terms.inverse[:, None, None], up, down)
         self.matrices = (
@@ -226,8 +232,12 @@ def minimise_with_frames(log_c: Array, A: Array, frames: Sequence[Terms], condit
     cores = [_kept(terms, gone) for terms, gone in zip(frames, by_frame, strict=True)]
     kept = np.isfinite(log_c) & ~plain
     inner = [Terms(t.matrices, t.rows @ basis, t.inverse) for t in cores if t is not None]
-    problem = _Problem(log_c[kept], A[kept] @ basis, inner)
-    if kept.any() or inner:
+    rigid = [len(t.rows) == 2 for t in inner]
+    log_rigid, of_rigid = _exponentials([t for t, one in zip(inner, rigid, strict=True) if one], basis.shape[1])
+    left = [t for t, one in zip(inner, rigid, strict=True) if not one]
+    rows = np.concatenate([A[kept] @ basis, of_rigid])
+    problem = _Problem(np.concatenate([log_c[kept], log_rigid]), rows, left)
+    if len(problem.log_c) or left:
         y, place = problem.solve(basis.T @ start)
         z, values = basis @ y, (place.value, min(place.bound, place.value))
     else:
@@ -235,6 +245,18 @@ def minimise_with_frames(log_c: Array, A: Array, frames: Sequence[Terms], condit
     z = z + direction[:unknowns]
     found = [bounded_mean(*terms.sums(-2 * (terms.rows @ z)), condition) for terms in frames]
     return FramesSolution(z, [P for P, _ in found], *values, plain, [not good for _, good in found])
+
+
+def _exponentials(frames: Sequence[Terms], unknowns: int) -> tuple[Array, Array]:
+    """Frames with one matrix on each side: their minima 2 tr (S_in S_out)^1/2 are exponentials of z themselves, those
+    with the same row in one."""
+    found: dict[bytes, tuple[list[float], Array]] = {}
+    for terms in frames:
+        row = terms.rows.mean(0)
+        least = geometric_mean(*terms.sums(np.zeros(2)))[1]
+        found.setdefault(row.tobytes(), ([], row))[0].append(least)
+    logs = np.log([sum(values) for values, _ in found.values()])
+    return logs, np.array([row for _, row in found.values()]).reshape(len(found), unknowns)
 
 
 def _as_scalars(log_c: Array, A: Array, frames: Sequence[Terms]) -> tuple[Array, Array, Array, Array]:

@@ -42,12 +42,15 @@ def bits(
     outputs: options.Outputs = None,
     class_axis: options.ClassAxis = None,
     images: options.Images = None,
+    fold: options.Fold = False,
     choices: Choices = "2,3,4,8",
     budget: Budget = None,
     size: Size = None,
     noise: RoundingOption = options.Rounding.MAX,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
+    tolerance: options.Tolerance = 0.0,
+    seed: options.Seed = 0,
     parameters: options.Parameters = None,
     samples: options.Samples = None,
     batch_size: options.BatchSize = None,
@@ -73,9 +76,9 @@ def bits(
     from ..bits import allocated
     from ..task import prepare
 
-    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
+    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis, fold)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
-    task = prepare(choice, source, loss, curvature, parameters)
+    task = prepare(choice, source, loss, curvature, parameters, tolerance=tolerance, seed=seed)
     allocated(task, numbers, budget, size, noise, out=out, plot=plot, report=report, as_json=as_json)
 
 

@@ -25,6 +25,14 @@ NoiseOption = Annotated[
         "--noise", help="The noise to bear: of one size, or growing with a tensor's (or channel's) weights: quantizers."
     ),
 ]
+BiasesOption = Annotated[
+    options.Biases | None,
+    typer.Option(
+        "--biases",
+        help="Whether the hardware keeps biases exact. (default: exact under noise that grows with the largest weight)",
+        show_default=False,
+    ),
+]
 
 
 options.in_panel(options.MEASURED, ScopeOption, PowerOfTwo, NoiseOption)
@@ -42,9 +50,11 @@ def flatten(
     outputs: options.Outputs = None,
     class_axis: options.ClassAxis = None,
     images: options.Images = None,
+    fold: options.Fold = False,
     scope: ScopeOption = options.Scope.NEURON,
     power_of_two: PowerOfTwo = False,
     noise: NoiseOption = options.Noise.ABSOLUTE,
+    biases: BiasesOption = None,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
     tolerance: options.Tolerance = 0.0,
@@ -72,7 +82,7 @@ def flatten(
     from ..flatten import flattened
     from ..task import prepare
 
-    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
+    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis, fold)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
     task = prepare(choice, source, loss, curvature, parameters, tolerance=tolerance, seed=seed)
-    flattened(task, out, scope, power_of_two=power_of_two, noise=noise, report=report, as_json=as_json)
+    flattened(task, out, scope, power_of_two=power_of_two, noise=noise, biases=biases, report=report, as_json=as_json)

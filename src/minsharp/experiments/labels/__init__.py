@@ -5,6 +5,7 @@ from ..registry import register
 from .analysis import analyse
 from .figures import figures, plots
 from .networks import LOSS, MEASURES, PRESETS, RATIOS, Preset, plan, work
+from .overview import CAPTION, figure
 from .section import INTRODUCTION, command, setting, words
 from .tables import summary, tables
 from .verdicts import verdicts
@@ -24,7 +25,8 @@ LABELS = register(
         ),
         tables,
         Section(
-            "Correlation with the generalisation gap (experiment B)", INTRODUCTION, setting, words, command, verdicts
+            "Correlation with the generalisation gap (experiment B)",
+            *(INTRODUCTION, setting, words, command, verdicts, figure, CAPTION),
         ),
         analyse,
         figures,

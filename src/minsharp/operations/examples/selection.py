@@ -243,6 +243,13 @@ EXAMPLES: Examples = {
         Example(lambda x: x.repeat_interleave(3, 0).view(-1, 3, x.shape[1]), "x(n,i)"),
         Example(lambda x, W, o: (W.repeat_interleave(x.shape[1], 0) * x.flatten(0, 1)).view_as(x), "x(o,n,i) W(o,i)"),
     ],
+    "tensor_split": [
+        Example(lambda x: x.tensor_split(2, 1), "x(n,2a)"),
+        Example(lambda x: x.tensor_split(3, -1), "x(n,a,5)"),
+        Example(lambda x: x.tensor_split([1, 2], 1)[1], "x(n,5)"),
+        Example(lambda x: x.tensor_split(2, 0), "x(2a,n)"),
+        Example(lambda w: w.tensor_split(2), "w(4,a)"),
+    ],
     "chunk": [
         Example(lambda x: x.chunk(2, 1), "x(n,2a)"),
         Example(lambda x: x.chunk(2, -1), "x(n,a,3)"),

@@ -1,0 +1,239 @@
+"""Bits for each tensor: what predicts the cost of random assignments, and what the best of them does."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from time import process_time
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.stats import spearmanr
+from torch import Tensor, nn
+
+import minsharp as ms
+from benchmarks.report import Table
+from minsharp.measures.bits import rounding_increase
+from minsharp.measures.noise import quantized
+from minsharp.reference.objective import Objective
+from minsharp.text import decimals
+
+from .bench import Bench, right, rounded, shown
+from .networks import Data
+
+NAME = "resnet20"
+TRIALS = 200
+CHOICES = range(3, 9)
+FEWEST = (3, 4)  # bits: two sets of assignments
+FEW = 200  # images, for the methods that would take too long on all
+PROBES = (50, 200)
+CELL = 25  # probes
+Curvature = Mapping[str, Any]  # a weight for each squared error of rounding, by parameter
+Method = Callable[[Bench, nn.Module, Data], tuple[float, Curvature]]  # processor seconds, and what they gave
+Costs = Mapping[str, list[float]]  # of each number of bits from CHOICES, by parameter
+
+
+def drawn(names: list[str], fewest: int) -> list[dict[str, int]]:
+    """Bits for each tensor."""
+    generator = np.random.default_rng(0)
+    return [{n: int(generator.choice(range(fewest, CHOICES[-1] + 1))) for n in names} for _ in range(TRIALS)]
+
+
+def increases(bench: Bench, fewest: int) -> dict[str, Any]:
+    """The tensors, and how much the loss of the images for calibration grows, measured, for each assignment."""
+
+    def work() -> dict[str, Any]:
+        model, (x, y) = bench.network(NAME)[0], bench.train(bench.options.calibration)
+        data, names = list(zip(x.split(50), y.split(50), strict=True)), list(weights(model))
+        (still,) = ms.noise_robustness(model, data, sigmas=[0.0], trials=2).levels
+        levels = ms.noise_robustness(model, data, noise="max", bits=drawn(names, fewest)).levels
+        assert still.loss is not None
+        return {"names": names, "by": [level.loss.mean - still.loss.mean for level in levels if level.loss is not None]}
+
+    return bench.cell(f"assignments/increases-{bench.options.calibration}-from-{fewest}", work)
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors that get bits."""
+    return {n: p.detach().double() for n, p in model.named_parameters() if p.dim() > 1}
+
+
+def expected(h: Curvature, held: Mapping[str, Tensor]) -> Costs:
+    """Half of the curvature times the mean error of rounding, step²/12: what `allocate_bits` adds up."""
+    full = {n: torch.as_tensor(h[n], dtype=torch.float64).expand(w.shape) for n, w in held.items()}
+    return {n: [rounding_increase(full[n], w, b, "max") for b in CHOICES] for n, w in held.items()}
+
+
+def actual(h: Curvature, held: Mapping[str, Tensor]) -> Costs:
+    """Half of the curvature times the errors that rounding makes."""
+    errors = {n: [(w - quantized(w, b, "max")).square() for b in CHOICES] for n, w in held.items()}
+    return {n: [float((h[n] * e).sum()) / 2 for e in errors[n]] for n in held}
+
+
+def costs(bench: Bench, method: str, samples: int) -> dict[str, Any]:
+    """What a method says that each number of bits costs a tensor, and its processor seconds."""
+
+    def work() -> dict[str, Any]:
+        model = bench.network(NAME)[0]
+        measure, of = METHODS[method]
+        seconds, h = measure(bench, model, bench.train(samples))
+        return {"seconds": seconds, "costs": of(h, weights(model))}
+
+    return bench.cell(f"assignments/{method}-{samples}", work)
+
+
+def rank(bench: Bench, found: Costs, fewest: int) -> float:
+    """Spearman's rank correlation of predictions with what is measured."""
+    measured = increases(bench, fewest)
+    each = drawn(measured["names"], fewest)
+    predicted = [sum(found[n][CHOICES.index(b)] for n, b in bits.items()) for bits in each]
+    return float(spearmanr(predicted, measured["by"]).statistic)
+
+
+def _diagonal(curvature: Any) -> Method:
+    def measured(bench: Bench, model: nn.Module, data: Data) -> tuple[float, Curvature]:
+        h = bench.diagonal(NAME, curvature, len(data[0])).by_parameter
+        return bench.seconds(NAME, curvature, len(data[0])), h
+
+    return measured
+
+
+def _fisher(bench: Bench, model: nn.Module, data: Data) -> tuple[float, Curvature]:
+    """The mean of squared gradients of the loss, sample by sample."""
+    start = process_time()
+    sums = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in model.named_parameters()}
+    for x, y in zip(*(t.split(1) for t in data), strict=True):
+        gradients = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
+        for total, g in zip(sums.values(), gradients, strict=True):
+            total += g.double().square() / len(data[0])
+    return process_time() - start, sums
+
+
+def _ones(bench: Bench, model: nn.Module, data: Data) -> tuple[float, Curvature]:
+    return 0.0, dict.fromkeys(weights(model), 1.0)
+
+
+METHODS: dict[str, tuple[Method, Callable[[Curvature, Mapping[str, Tensor]], Costs]]] = {
+    "allocate_bits, Hessian": (_diagonal("hessian"), expected),
+    "allocate_bits, margin": (_diagonal("margin"), expected),
+    "actual errors, Hessian": (_diagonal("hessian"), actual),
+    "empirical Fisher": (_fisher, expected),
+    "weight error": (_ones, actual),
+}
+
+
+def hutchinson(bench: Bench, probes: int) -> dict[str, Any]:
+    """The same for traces from products with random signs for all parameters at once, as HAWQ takes them."""
+    parts = [bench.cell(f"assignments/probes-{FEW}-{k}", partial(_probes, bench, k)) for k in range(probes // CELL)]
+    by_bits = {n: np.mean([part["costs"][n] for part in parts], axis=0).tolist() for n in parts[0]["costs"]}
+    return {"seconds": sum(part["seconds"] for part in parts), "costs": by_bits}
+
+
+def _probes(bench: Bench, number: int) -> dict[str, Any]:
+    model = bench.network(NAME)[0]
+    start = process_time()
+    objective = Objective(model, bench.train(FEW))
+    means = dict.fromkeys(objective.names, 0.0)
+    generator = torch.Generator().manual_seed(number)
+    with objective.prepared():
+        product = objective.hessian_product()
+        for _ in range(CELL):
+            v = torch.randint(2, objective.vector.shape, generator=generator).to(objective.vector) * 2 - 1
+            for name, part in objective.at(v * product(v)).items():
+                means[name] += float(part.double().mean()) / CELL
+    return {"seconds": process_time() - start, "costs": expected(means, weights(model))}
+
+
+def rows_of(bench: Bench) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Each method that has been measured, and on how many images."""
+    many = bench.options.calibration
+    for method in METHODS:
+        for samples in (FEW, many) if method != "weight error" else (FEW,):
+            for found in bench.whole(method, partial(costs, bench, method, samples)):
+                yield method, str(samples) if found["seconds"] else "-", found
+    for probes in PROBES:
+        for found in bench.whole(f"Hutchinson, {probes} probes", partial(hutchinson, bench, probes)):
+            yield f"Hutchinson, {probes} probes", str(FEW), found
+
+
+def rank_table(bench: Bench) -> Table:
+    """Each method's correlation and time."""
+    many = bench.options.calibration
+    sets = [f for f in FEWEST for _ in bench.whole(f"from {f} bits", partial(increases, bench, f))]
+    medians = [f"{np.median(increases(bench, fewest)['by']):.2f} from {fewest} bits" for fewest in sets]
+    return Table(
+        "What ranks bit assignments",
+        f"ResNet-20, one scale per tensor, {TRIALS} random assignments of up to 8 bits to its tensors. Half of them "
+        f"raise the loss by more than {' and '.join(medians)}. Spearman's rank correlation of the predicted increase "
+        f"with that measured on {many} training images; predicted from as many images as the column says. Seconds "
+        "of one thread, for the curvature. *Actual errors* weighs the errors that rounding makes, the others the mean "
+        "error step²/12; *weight error* is the plain sum of squared errors.",
+        ("predicted by", "images", *(f"Spearman, {f} to 8 bits" for f in sets), "seconds"),
+        [
+            (m, n, *(f"{rank(bench, f['costs'], fewest):.3f}" for fewest in sets), decimals(f["seconds"], 1))
+            for m, n, f in rows_of(bench)
+        ],
+    )
+
+
+def allocations(bench: Bench) -> list[dict[str, Any]]:
+    """The shares of images that are right with bits allocated, and with the same bits for all."""
+    found = []
+    images, labels = (t[: bench.options.samples_bits] for t in bench.test(NAME))
+    data = images, labels
+    for state in STATES:
+        model, scales = bench.matched(NAME, "hessian", "max") if state == STATES[1] else (bench.network(NAME)[0], {})
+        diagonal = moved(bench.diagonal(NAME, "hessian"), scales)
+        for budget in BUDGETS:
+            accuracies = {"uniform": share(right(model, data, rounded(model, budget, "max")))}
+            for least in LEAST[: budget - 1]:
+                chosen = ms.allocate_bits(model, diagonal, bits=range(least, 9), budget=float(budget))
+                accuracies[str(least)] = share(right(model, data, rounded(model, dict(chosen.bits), "max")))
+            found.append({"network": state, "budget": budget, **accuracies})
+    return found
+
+
+def share(which: Tensor) -> float:
+    """Of those that are right."""
+    return float(which.double().mean())
+
+
+def moved(diagonal: ms.Diagonal, scales: Mapping[str, Any]) -> ms.Diagonal:
+    """The diagonal of the rescaled network, by its law: h over the squared factor."""
+    sums = {n: h / torch.as_tensor(scales.get(n, 1.0)) ** 2 for n, h in diagonal.sum.sums.items()}
+    return replace(diagonal, sum=replace(diagonal.sum, sums=sums))
+
+
+STATES = ("as it is", "flattest for noise 'max'")
+BUDGETS = (3, 4, 5)
+LEAST = (2, 3)
+
+
+def allocation_key(bench: Bench) -> str:
+    """Where it is kept."""
+    return f"allocations/{min(bench.options.samples_bits, bench.samples(NAME))}/{NAME}"
+
+
+def allocation_table(bench: Bench) -> Table:
+    """Accuracy of allocated and uniform bits."""
+    samples = min(bench.options.samples_bits, bench.samples(NAME))
+    found = bench.cell(allocation_key(bench), lambda: allocations(bench))
+    columns = ("uniform", *map(str, LEAST))
+    rows = [
+        (each["network"], str(each["budget"]), *(shown(each[c], samples) if c in each else "-" for c in columns))
+        for each in found
+    ]
+    return Table(
+        "Allocated bits",
+        f"ResNet-20, one scale per tensor, {samples:,} test images: accuracy in percent with the same bits for all, "
+        "and with bits that `allocate_bits` chose for the same mean, from 2 or from 3 bits up to 8.",
+        ("network", "mean bits", "uniform", *(f"from {b} bits" for b in LEAST)),
+        rows,
+    )
+
+
+def tables(bench: Bench) -> Iterator[Table]:
+    """Ranks, and what an allocation is worth."""
+    yield rank_table(bench)
+    yield allocation_table(bench)
