@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks import smooth
 from torch import nn
 
 import minsharp as ms
-from benchmarks import smooth
 from minsharp.curvature.plan import plan
 from tests.support.dense import Dense
 from tests.support.language import language, tokens
@@ -73,9 +73,7 @@ def test_all_ten_of_the_benchmark(name: str, seed: int) -> None:
 
 def test_draws_for_few_samples_are_shared_among_blocks() -> None:
     energies = torch.ones(2, 5000, dtype=torch.float64)
-    draws = [
-        plan(energies, 4999, 1e12, torch.Generator(), samples).groups[0].mixes for samples in (0, 8, 32, 1000)
-    ]
+    draws = [plan(energies, 4999, 1e12, torch.Generator(), samples).groups[0].mixes for samples in (0, 8, 32, 1000)]
     assert draws == [33, 9, 3, 2]
 
 

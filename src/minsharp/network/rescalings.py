@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..frozen import Frozen
-from ..graph.forms import ANY, ONE, unique_pairs
+from ..graph.forms import ANY, ONE
 from ..subject.modes import plain_mode
 from ..text import printable
 from .walk import Exponent, Scope, Walk
@@ -108,7 +108,8 @@ def _still(exponent: Exponent, forms: list[Any]) -> bool:
     plus, minus = torch.broadcast_tensors(exponent.plus, exponent.minus)
     apart = (plus != minus).flatten()
     return not bool(apart.any()) or all(
-        forms[i] == forms[j] for i, j in zip(plus.flatten()[apart].tolist(), minus.flatten()[apart].tolist(), strict=True)
+        forms[i] == forms[j]
+        for i, j in zip(plus.flatten()[apart].tolist(), minus.flatten()[apart].tolist(), strict=True)
     )
 
 
