@@ -62,6 +62,14 @@ WORDS = {
     "ASAM": Words("the same, over `‖e/t‖ <= rho`", "training with ASAM", "a gradient and a forward pass"),
     "SAM (average)": Words("`E L(t + e) - L(t)`, Gaussian e", "noise beyond second order", "a forward pass per draw"),
     "ASAM (average)": Words("the same, e as large as each weight", "the same, relative", "a forward pass per draw"),
+    "ASAM (normalized logits)": Words(
+        "ASAM of `o / std(o)`", "networks whose logits differ in size", "twenty gradients, one per step"
+    ),
+    "geodesic sharpness": Words(
+        "`L(w + x + a/2) - L(w)` along the steepest geodesic",
+        "da Silva et al. (2025): attention",
+        "a gradient and a forward pass",
+    ),
     "parameter corruption": Words(
         "`L(t + a) - L(t)`, `a = epsilon sign(g)`", "Sun et al. (2020)", "a gradient and a forward pass"
     ),

@@ -10,7 +10,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-import yaml
 
 from tests.docs.pages import PAGES, ROOT, name, prose
 
@@ -55,6 +54,7 @@ def _listed(nav: object) -> list[str]:
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
+    yaml = pytest.importorskip("yaml")
     listed = _listed(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
     assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in PAGES if page.parent != ROOT)
 
@@ -85,6 +85,7 @@ class _Page(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built from a copy, as `make docs` builds it."""
+    pytest.importorskip("zensical", reason="the site is built where the extra `docs` is installed")
     copy = tmp_path_factory.mktemp("copy")
     for folder in ("docs", "src", "tools"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
