@@ -12,7 +12,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-import tests.integrations.conftest  # noqa: F401, what timm needs before it is imported
+import tests.integrations  # noqa: F401, what timm needs before it is imported
 import timm
 import torch
 from rich.console import Console

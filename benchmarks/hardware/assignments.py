@@ -145,16 +145,23 @@ def _probes(bench: Bench, number: int) -> dict[str, Any]:
     return {"seconds": process_time() - start, "costs": expected(means, weights(model))}
 
 
+def rows_of(bench: Bench) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Each method that has been measured, and on how many images."""
+    many = bench.options.calibration
+    for method in METHODS:
+        for samples in (FEW, many) if method != "weight error" else (FEW,):
+            for found in bench.whole(method, partial(costs, bench, method, samples)):
+                yield method, str(samples) if found["seconds"] else "-", found
+    for probes in PROBES:
+        for found in bench.whole(f"Hutchinson, {probes} probes", partial(hutchinson, bench, probes)):
+            yield f"Hutchinson, {probes} probes", str(FEW), found
+
+
 def rank_table(bench: Bench) -> Table:
     """Each method's correlation and time."""
     many = bench.options.calibration
-    rows = []
-    tried = [(method, samples) for method in METHODS for samples in (FEW, many)]
-    for method, samples in tried[:-2]:
-        rows.append((method, str(samples), costs(bench, method, samples)))
-    rows += [(f"Hutchinson, {probes} probes", str(FEW), hutchinson(bench, probes)) for probes in PROBES]
-    rows.append(("weight error", "-", costs(bench, "weight error", FEW)))
-    medians = [f"{np.median(increases(bench, fewest)['by']):.2f} from {fewest} bits" for fewest in FEWEST]
+    sets = [f for f in FEWEST for _ in bench.whole(f"from {f} bits", partial(increases, bench, f))]
+    medians = [f"{np.median(increases(bench, fewest)['by']):.2f} from {fewest} bits" for fewest in sets]
     return Table(
         "What ranks bit assignments",
         f"ResNet-20, one scale per tensor, {TRIALS} random assignments of up to 8 bits to its tensors. Half of them "
@@ -162,10 +169,10 @@ def rank_table(bench: Bench) -> Table:
         f"with that measured on {many} training images; predicted from as many images as the column says. Seconds "
         "of one thread, for the curvature. *Actual errors* weighs the errors that rounding makes, the others the mean "
         "error step²/12; *weight error* is the plain sum of squared errors.",
-        ("predicted by", "images", *(f"Spearman, {f} to 8 bits" for f in FEWEST), "seconds"),
+        ("predicted by", "images", *(f"Spearman, {f} to 8 bits" for f in sets), "seconds"),
         [
-            (m, n, *(f"{rank(bench, f['costs'], fewest):.3f}" for fewest in FEWEST), decimals(f["seconds"], 1))
-            for m, n, f in rows
+            (m, n, *(f"{rank(bench, f['costs'], fewest):.3f}" for fewest in sets), decimals(f["seconds"], 1))
+            for m, n, f in rows_of(bench)
         ],
     )
 
@@ -173,7 +180,8 @@ def rank_table(bench: Bench) -> Table:
 def allocations(bench: Bench) -> list[dict[str, Any]]:
     """The shares of images that are right with bits allocated, and with the same bits for all."""
     found = []
-    data = bench.test(NAME)
+    images, labels = (t[: bench.options.samples_bits] for t in bench.test(NAME))
+    data = images, labels
     for state in STATES:
         model, scales = bench.matched(NAME, "hessian", "max") if state == STATES[1] else (bench.network(NAME)[0], {})
         diagonal = moved(bench.diagonal(NAME, "hessian"), scales)
@@ -204,12 +212,12 @@ LEAST = (2, 3)
 
 def allocation_key(bench: Bench) -> str:
     """Where it is kept."""
-    return f"allocations/{bench.samples(NAME)}/{NAME}"
+    return f"allocations/{min(bench.options.samples_bits, bench.samples(NAME))}/{NAME}"
 
 
 def allocation_table(bench: Bench) -> Table:
     """Accuracy of allocated and uniform bits."""
-    samples = bench.samples(NAME)
+    samples = min(bench.options.samples_bits, bench.samples(NAME))
     found = bench.cell(allocation_key(bench), lambda: allocations(bench))
     columns = ("uniform", *map(str, LEAST))
     rows = [

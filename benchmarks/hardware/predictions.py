@@ -36,6 +36,7 @@ class Point:
     network: str
     noise: Device
     size: str
+    samples: int
     clean: float
     predicted: float
     measured: float
@@ -64,7 +65,7 @@ def points(bench: Bench) -> Iterator[Point]:
         found = bench.cell(f"predicted/{min(MOST, bench.options.samples)}/{name}-{noise}", work)
         for size, row in zip(taken, found["rows"], strict=True):
             text = f"{size} bits" if kind == "bits" else f"sigma {size:g}"
-            yield Point(name, noise, text, found["clean"], *row)
+            yield Point(name, noise, text, found["samples"], found["clean"], *row)
 
 
 def _measured(bench: Bench, name: str, noise: Any, kind: str, sizes: list[Any]) -> dict[str, Any]:
@@ -80,21 +81,27 @@ def _measured(bench: Bench, name: str, noise: Any, kind: str, sizes: list[Any]) 
         assert level.accuracy is not None
         rows.append([predicted.accuracy, level.accuracy.mean, level.accuracy.standard_error])
     assert still.accuracy is not None
-    return {"clean": still.accuracy.mean, "rows": rows}
+    return {"clean": still.accuracy.mean, "samples": len(x), "rows": rows}
 
 
 def tables(bench: Bench) -> Iterator[Table]:
     """Every point, and how far off the prediction is by how much it predicts to be lost."""
     found = list(points(bench))
     rows = [
-        (p.network, p.noise, p.size, *(f"{100 * v:.2f}" for v in (p.clean, p.predicted, p.measured, p.error)))
+        (
+            p.network,
+            p.noise,
+            p.size,
+            f"{p.samples:,}",
+            *(f"{100 * v:.2f}" for v in (p.clean, p.predicted, p.measured, p.error)),
+        )
         for p in found
     ]
     above = [p for p in found if p.predicted > 0.5]
     worst = max(above, key=lambda p: p.off)
     bands = [
-        ("above 50 % is left", above),
-        *((f"at most {100 * d:.0f} points are lost", _within(found, d)) for d in DROPS),
+        ("more than 50 % is left", above),
+        *((f"{100 * d:.0f} % or less is lost", _within(found, d)) for d in DROPS),
     ]
     errors = [
         (text, str(len(of)), f"{100 * max(p.off for p in of):.2f}", f"{100 * sum(p.off for p in of) / len(of):.2f}")
@@ -111,9 +118,9 @@ def tables(bench: Bench) -> Iterator[Table]:
     )
     yield Table(
         "Predicted accuracy: every point",
-        f"In percent of the first {MOST:,} test images, or all there are. Measured: the mean of {TRIALS} draws and its "
-        "standard error; under 'max' and 'max-per-channel' by rounding to nearest, once, without chance.",
-        ("network", "noise", "size", "without noise", "predicted", "measured", "±"),
+        f"In percent of the first test images. Measured: the mean of {TRIALS} draws, with its standard error; under "
+        "'max' and 'max-per-channel' by rounding to nearest, without chance.",
+        ("network", "noise", "size", "images", "without noise", "predicted", "measured", "±"),
         rows,
     )
 

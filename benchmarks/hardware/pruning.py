@@ -13,7 +13,7 @@ from .bench import Bench, right, shown
 NAME = "resnet20"
 AMOUNTS = (0.5, 0.7, 0.9)
 SPREAD = 10.0
-MOST = 2000  # test images
+MOST = 1000  # test images
 SAMPLES = 200  # images that the curvature is measured on, afresh in the rescaled network
 METHODS = {"saliency, Hessian": "hessian", "saliency, margin": "margin", "magnitude": None}
 

@@ -111,7 +111,7 @@ def accuracy_table(name: str, noise: Noise, cells: Cells) -> Table:
     return Table(
         f"{name}, {SCALE[noise]}",
         f"Accuracy in percent of {samples:,} test images, the weights rounded to nearest. A star: the best, or within "
-        "one standard error of it. The gain is over the original; its error is that of paired images where the cells hold "
+        "one standard error of it. The gain is over the original; its error is that of paired images where cells hold "
         "them, else of independent samples, which is larger.",
         ("", *(f"{b} bits" for b in BITS)),
         rows,

@@ -71,7 +71,8 @@ def _spread(cells: Cells, noise: Noise) -> float:
 def _bits(bench: Bench) -> str:
     """Ranks, and what bits from two on cost."""
     costs = assignments.costs(bench, "allocate_bits, Hessian", bench.options.calibration)["costs"]
-    ranks = [f"{assignments.rank(bench, costs, f):.3f} from {f} bits" for f in assignments.FEWEST]
+    sets = [f for f in assignments.FEWEST for _ in bench.whole("bits", partial(assignments.increases, bench, f))]
+    ranks = [f"{assignments.rank(bench, costs, f):.3f} from {f} bits" for f in sets]
     cells = bench.cell(assignments.allocation_key(bench), lambda: assignments.allocations(bench))
     (four,) = (c for c in cells if (c["network"], c["budget"]) == (assignments.STATES[0], 4))
     uniform, two, three = (100 * four[key] for key in ("uniform", "2", "3"))

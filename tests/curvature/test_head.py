@@ -126,7 +126,7 @@ def test_what_is_no_plain_linear_layer_at_the_end_is_no_head() -> None:
 def test_a_layer_without_any_input(scope: Any) -> None:
     model = nn.Sequential(nn.Linear(3, 0), nn.Linear(0, 4)).double()
     with torch.no_grad():
-        model[1].bias.copy_(torch.arange(4.0))
+        model.get_parameter("1.bias").copy_(torch.arange(4.0))
     for curvature in ("hessian", "ggn", "margin"):
         result = ms.hessian_diagonal(model, torch.randn(5, 3, dtype=D), curvature=curvature)
         assert {n: d.shape for n, d in result.by_parameter.items()} == {n: p.shape for n, p in model.named_parameters()}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import minsharp as ms
 
 from . import dense
+from .state import spread
 
 if TYPE_CHECKING:
     from .checks import Examiner
@@ -112,4 +113,45 @@ def _relative_minima(e: "Examiner", jacobian: Any, most: float) -> None:
         e.expect(0 <= value <= most * (1 + 1e-7), f"relative minimum, {scope}", f"{value:.9g} of {most:.9g}")
 
 
-CHECKS: tuple[Callable[["Examiner"], None], ...] = (sums, some_parameters, folded, verified, pickled, relatives)
+def whole_group(e: "Examiner") -> None:
+    """Scope "full": random matrices keep the outputs; the minimum is that of the flattest network, above its bound."""
+    if e.case.seed % 3 != 1 or e.case.low or not hasattr(e, "diagonal"):
+        return
+    group = e.call("symmetries(full)", lambda: ms.symmetries(e.model, e.inputs, "full"))
+    e.kept("full", e.call("rescale", partial(ms.rescale, e.model, group.random(0, spread=4))), 1e3)
+    grams = e.measured("hessian_grams", ms.hessian_grams, curvature="ggn")
+    e.compare("grams", grams.by_parameter)
+    found = e.call("minimum_sharpness(full)", lambda: ms.minimum_sharpness(e.net, grams, scope="full"))
+    slack = 1e-9 * e.total + e.noise
+    ordered = found.lower_bound <= found.value <= e.total + slack
+    e.expect(ordered, "full: order", f"{found.lower_bound:.9g}, {found.value:.9g}, {e.total:.9g}")
+    wide = found.scales.condition * spread(
+        e.inner, flat := e.call("flattest", partial(ms.rescale, e.net, found.scales))
+    )
+    e.kept("full: flattest", flat, max(1.0, wide))
+    sharp, noise = e.sharpness(flat) if wide < 1e6 else (sum(found.by_parameter.values()), 0.0)
+    close = abs(sharp - sum(found.by_parameter.values())) <= slack + noise + 1e-7 * wide * e.total
+    e.expect(close, "full: trace", f"{sharp:.9g}, promised {sum(found.by_parameter.values()):.9g} of {e.total:.9g}")
+
+
+def estimates(e: "Examiner") -> None:
+    """An estimate is as far from the truth as it says; of many networks none is ten standard errors away."""
+    if e.case.seed % 3 != 2 or e.case.low or not hasattr(e, "diagonal"):
+        return
+    found = e.measured("an estimate", ms.hessian_trace, curvature="ggn", tolerance=0.3)
+    for name, value in found.by_parameter.items():
+        error, allowed = abs(value - float(e.diagonals[name].sum())), 10 * found.standard_errors[name]
+        close = error <= allowed + e.tolerance * e.total + e.noise
+        e.expect(close, "estimate", f"{name} is off by {error:.3g}, with a standard error of {allowed / 10:.3g}")
+
+
+CHECKS: tuple[Callable[["Examiner"], None], ...] = (
+    sums,
+    some_parameters,
+    folded,
+    verified,
+    pickled,
+    relatives,
+    whole_group,
+    estimates,
+)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 X, Y = torch.randn(24, 4, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3
 
 
-class Net(pl.LightningModule):  # type: ignore[misc, name-defined]
+class Net(pl.LightningModule):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
@@ -44,7 +44,7 @@ class Net(pl.LightningModule):  # type: ignore[misc, name-defined]
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-class Written(pl.loggers.Logger):  # type: ignore[misc, name-defined]
+class Written(pl.loggers.Logger):  # type: ignore[misc]
     """What was logged, by step."""
 
     def __init__(self) -> None:

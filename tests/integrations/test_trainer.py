@@ -20,7 +20,7 @@ def _model() -> Any:
 BATCH = {"input_ids": torch.arange(18).reshape(3, 6) % 11, "labels": torch.arange(18).reshape(3, 6) % 11}
 
 
-class _Begun(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
+class _Begun(transformers.TrainerCallback):  # type: ignore[misc]
     """Before the first step the model has been read: what is wrong with it would have been said."""
 
     def __init__(self, callback: Any) -> None:

@@ -175,5 +175,6 @@ def test_sizes_of_robustness(sigmas: Any) -> None:
 def test_outputs_that_are_no_numbers_have_no_robustness() -> None:
     entry = BY_NAME["mlp"]
     inputs, targets = entry.data()
+    assert isinstance(inputs, Tensor)
     with pytest.raises(ms.NonFiniteError, match="the outputs on this data are not finite"):
         ms.noise_robustness(network(entry), (inputs * torch.nan, targets))

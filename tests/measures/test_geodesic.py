@@ -97,7 +97,7 @@ def test_no_element_of_the_whole_group_changes_it(name: str) -> None:
 def test_without_frames_it_is_asam_in_one_step() -> None:
     model, data = small()
     with torch.no_grad():
-        model[0].bias.zero_()
+        dict(model.named_parameters())["0.bias"].zero_()
     assert geodesic_sharpness(model, data, rho=0.2).value == asam_sharpness(model, data, rho=0.2).value
 
 
@@ -131,7 +131,8 @@ def test_normalized_logits_against_a_network_that_normalizes() -> None:
             return o / o.var(1, correction=0, keepdim=True).sqrt()
 
     model, data = small()
-    for options in ({"steps": 1}, {"steps": 20}, {"steps": 20, "average": True}):
+    choices: tuple[dict[str, Any], ...] = ({"steps": 1}, {"steps": 20}, {"steps": 20, "average": True})
+    for options in choices:
         expected = asam_sharpness(Loud(model), data, **options)
         found = normalized_logits_sharpness(model, data, **options)
         assert found.value == pytest.approx(expected.value, rel=1e-9)

@@ -223,7 +223,7 @@ def test_a_sum_over_networks_is_of_none_of_them(tmp_path: Path) -> None:
     with pytest.raises(ms.InputError, match=r"of different networks: the values of \['0.weight'"):
         parts[0] + again  # from a file it could be of any network
     with torch.no_grad():
-        nets[0][0].weight[0, 0] += 1e-3  # type: ignore[union-attr, operator, index]
+        nets[0][0].weight[0, 0] += 1e-3  # type: ignore[operator, index]
     with pytest.raises(ms.InputError, match=r"of different networks: the values of \['0.weight'\] differ"):
         parts[0] + ms.hessian_trace(nets[0], X, curvature="ggn")  # another epoch
 

@@ -1,5 +1,6 @@
 """What is switched on around a call changes nothing; threads do not disturb each other; all is as it was before."""
 
+import copy
 import logging
 import os
 import random
@@ -194,6 +195,51 @@ def test_a_thread_that_trains_does_not_matter_to_what_was_read() -> None:
     expected = ms.hessian_trace(network, X).total
     model.train()
     assert ms.hessian_trace(network, X).total == expected
+
+
+LOOKING: dict[str, Callable[[nn.Module, ms.Diagonal], Any]] = {
+    "minimum_sharpness": lambda model, d: ms.minimum_sharpness(model, d).value,
+    "noise": lambda model, d: ms.minimum_sharpness(model, d, noise="max").value,
+    "flattest": lambda model, d: ms.hessian_trace(ms.flattest(model, d), X).total,
+    "rescale": lambda model, d: ms.hessian_trace(ms.rescale(model, {"0.weight": 2.0}), X).total,
+    "saliency": lambda model, d: float(d.saliency(model)["0.weight"].sum()),
+    "allocate_bits": lambda model, d: ms.allocate_bits(model, d, budget=4.0).increase,
+    "normalized_sharpness": lambda model, d: ms.measures.normalized_sharpness(model, d).value,
+    "margin_sensitivity": lambda model, d: ms.margin_sensitivity(model, X, scope="element").value,
+    "relative_sensitivity": lambda model, d: ms.relative_sensitivity(model, X).value,
+    "predicted_accuracy": lambda model, d: ms.predicted_accuracy(model, X, sigma=0.1).agreement,
+    "full": lambda model, d: ms.minimum_sharpness(model, X, scope="full").value,
+    "activations": lambda model, d: ms.hessian_trace(model, X, of="activations").total,
+    "pacgen": lambda model, d: ms.measures.pacgen(model, (X, Y), diagonal=d).value,
+    "relative_flatness": lambda model, d: ms.measures.relative_flatness(model, X).value,
+    "noise_robustness": lambda model, d: ms.noise_robustness(model, (X, Y), trials=2).levels[0].agreement.mean,
+}
+
+
+class Watched(nn.Sequential):
+    """A model that tells who looks at its parameters without the lock."""
+
+    watching = False
+    unguarded = 0
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """As always; copies are their owner's own."""
+        self.unguarded += self.watching and not LOCK.held
+        return super().named_parameters(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+        return nn.Sequential(*(copy.deepcopy(part, memo) for part in self))
+
+
+@pytest.mark.parametrize("name", LOOKING)
+def test_nobody_looks_at_a_model_without_the_lock(name: str) -> None:
+    """While another thread reads a model, its parameters are tensors without values."""
+    model = Watched(*mlp())
+    diagonal = ms.hessian_diagonal(model, X)
+    expected = LOOKING[name](nn.Sequential(*model), diagonal)
+    model.watching = True
+    assert LOOKING[name](model, diagonal) == pytest.approx(expected)
+    assert model.unguarded == 0
 
 
 def test_modes_are_one_threads_at_a_time() -> None:

@@ -33,11 +33,8 @@ def allocated(
 ) -> None:
     """Give each tensor its bits, print them, and write and draw what is asked for."""
     diagonal = hessian_diagonal(task.network, task.data.batches, task.loss, **task.options)
-    given: Any = {"size": size} if size is not None and budget is None else {"budget": budget, "size": size}
-    if budget is None and size is None:
-        given = {"budget": 4.0}
     chosen: Any = {"bits": numbers, "noise": str(noise)}
-    result = allocate_bits(task.network, diagonal, **given, **chosen)
+    result = allocate_bits(task.network, diagonal, budget=_budget(budget, size), size=size, **chosen)
     if as_json:
         print_json({**task.settings, **result.to_dict()})
     else:
@@ -53,6 +50,11 @@ def allocated(
         tried = [*numbers, dict(result.bits)]
         noisy = rounded(task, versions(task, minimum.scales), tried, chosen["noise"])
         write(report, task, minimum=minimum, bits=result, **noisy)
+
+
+def _budget(budget: float | None, size: int | None) -> float | None:
+    """Four bits per weight where nothing is said."""
+    return 4.0 if budget is None and size is None else budget
 
 
 def _print(result: BitAllocation) -> None:
@@ -84,7 +86,8 @@ def _draw(path: Path, task: Task, diagonal: Diagonal, chosen: Any) -> None:
     axis = figure.subplots()
     axis.plot([each.size for each in found], shares[: len(found)], marker="o", label="allocated")
     axis.plot([b * weights / 8 for b in uniform], shares[len(found) :], marker="s", linestyle="--", label="uniform")
-    axis.set(xlabel="bytes", ylabel="accuracy" if levels[0].accuracy is not None else "agreement")
+    share = "agreement" if levels[0].accuracy is None else "accuracy"
+    axis.set(xlabel=f"bytes for weights, rounded with noise '{chosen['noise']}'", ylabel=f"{share} on the data given")
     axis.legend()
     ending = path.suffix.lower().removeprefix(".")
     write_atomically(path, lambda temporary: figure.savefig(temporary, format=ending))

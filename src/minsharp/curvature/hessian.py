@@ -168,7 +168,9 @@ def _on_one_floor(model: nn.Module | Network, data: Data, chosen: Choice, group:
         return margins_of(_on_axis(Margin(), network, first), network, data)
 
     def joined(mine: Margins | None, heard: Margins | None) -> Margins | None:
-        return Margins(*map(sum, zip(mine, heard, strict=True))) if mine and heard else mine or heard
+        if mine is None or heard is None:
+            return heard if mine is None else mine
+        return Margins(mine.squares + heard.squares, mine.numbers + heard.numbers)
 
     _, total, nothing = shared(found, joined, group, model, data)
     if total is None and nothing is not None:

@@ -45,13 +45,13 @@ class Margins(NamedTuple):
     """The squares of some margins, added up: those of parts of the data make those of the whole."""
 
     squares: float
-    count: int
+    numbers: int
 
     def floored(self) -> Margin:
         """A margin with a floor that scales with the outputs: a twentieth of the root mean square of these."""
         if not self.squares > 0:
             raise UndefinedError("every margin on this data is zero: the outputs tell no class from another")
-        return Margin(FLOOR * sqrt(self.squares / self.count))
+        return Margin(FLOOR * sqrt(self.squares / self.numbers))
 
 
 class _Tally:

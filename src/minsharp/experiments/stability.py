@@ -24,7 +24,7 @@ from .tables import Table, groups
 
 MEASURES = ("largest eigenvalue", "trace", "minimum sharpness")
 RATES = (0.5, 1.0)
-STEPS, EVERY, TRAIN, WIDTH = 2000, 50, 300, 32
+STEPS, EVERY, TRAIN, WIDTH = 8000, 50, 300, 32
 COLUMNS = Columns(orders=("lr", "seed", "step"), numbers=("loss", *MEASURES))
 
 

@@ -110,7 +110,7 @@ def unique_pairs(a: Tensor, b: Tensor) -> tuple[list[tuple[int, int]], Tensor]:
         return [], a
     base = int(b.max()) + 1
     keys, where = torch.unique(a * base + b, return_inverse=True)
-    return [divmod(key, base) for key in keys.tolist()], where
+    return list(zip((keys // base).tolist(), (keys % base).tolist(), strict=True)), where
 
 
 def _plus(a: Form, b: Form, sign: int) -> Form:

@@ -19,7 +19,7 @@ from ..network.network import Network
 from ..results.curvature import Diagonal, MatrixName
 from ..results.files import Saved
 from ..subject.batches import Data
-from ..subject.model import Pattern, unwrapped
+from ..subject.model import Pattern, parameters_of
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import count, number, plain_table
@@ -109,7 +109,7 @@ def allocate_bits(
         options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
         options |= {"tolerance": tolerance, "seed": seed}
         measured = hessian_diagonal(model, measured, loss, parameters=parameters, curvature=curvature, **options)
-    held = dict(unwrapped(model).named_parameters(remove_duplicate=False))
+    held = parameters_of(model)
     blocks = {name: h for name, h in curvatures(measured, "neuron").items() if h.dim() > 1 and h.numel()}
     if not blocks:
         raise InputError(f"none of {list(measured.exact)} has two axes or more: there is nothing to give bits to")

@@ -16,7 +16,7 @@ from ..results.curvature import Diagonal, MatrixName, Trace
 from ..results.gram import Grams
 from ..solve.status import Status, StatusText
 from ..subject.batches import Data
-from ..subject.model import Pattern, unwrapped
+from ..subject.model import Pattern, parameters_of, unwrapped
 from ..subject.outputs import Pick
 from ..text import count, magnitude, number, percent
 from .minimum import OTHERS, MinimumSharpness, graph_of
@@ -138,7 +138,7 @@ def _layout(group: FullSymmetries) -> dict[str, tuple[int, ...]]:
 
 def _condition(module: nn.Module) -> float:
     """The bound on the condition number of a matrix, by the coarsest type among the parameters."""
-    kinds = {p.dtype for p in module.parameters() if p.dtype.is_floating_point}
+    kinds = {p.dtype for p in parameters_of(module).values() if p.dtype.is_floating_point}
     return min([CONDITION, *(torch.finfo(kind).eps ** -0.5 for kind in kinds)])
 
 

@@ -30,7 +30,7 @@ from ..results.files import Saved
 from ..results.gram import Grams
 from ..solve.status import Status, StatusText
 from ..subject.batches import Data
-from ..subject.model import Pattern, unwrapped
+from ..subject.model import Pattern, parameters_of, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import interval, number, plain_table, plus_minus
@@ -223,7 +223,7 @@ def minimum_sharpness(
     module, fixed = unwrapped(model), [name for name in graph.parameters if name not in measured.exact]
     symmetries = tried_group(graph, module, scope, fixed)
     if noise != "absolute":
-        held = dict(module.named_parameters(remove_duplicate=False))
+        held = parameters_of(module)
         return _minimise_under(noise, treated, symmetries, measured, held)
     return _minimise_over(symmetries, measured, scope, power_of_two, treated)
 
@@ -241,7 +241,7 @@ def graph_of(model: nn.Module | Network, measured: Curvature | Grams, function: 
 
 def _fits(graph: Graph, module: nn.Module, measured: Curvature | Grams) -> bool:
     """Whether what was measured has the names and shapes of the graph's parameters, and these those of the module's."""
-    held = {name: tuple(p.shape) for name, p in module.named_parameters(remove_duplicate=False)}
+    held = {name: tuple(p.shape) for name, p in parameters_of(module).items()}
     read = {name: graph.values[name].shape for name in graph.parameters}
     if not read.items() <= held.items() or not set(measured.exact) <= set(read):
         return False

@@ -11,6 +11,7 @@ the rest, each one tensor, or kept exact, as they are where weights are quantize
 """
 
 from collections.abc import Mapping
+from math import inf
 from numbers import Real
 from typing import Any, Literal, get_args
 
@@ -120,7 +121,7 @@ def noise_variances(
 
 def is_size(given: Any) -> bool:
     """Whether this is a number, not negative and finite."""
-    return isinstance(given, Real) and not isinstance(given, bool) and 0 <= given < float("inf")
+    return not isinstance(given, bool) and isinstance(given, Real) and 0 <= float(given) < inf
 
 
 def checked_size(noise: Device, sigma: float | None, bits: Bits | None) -> None:

@@ -21,7 +21,7 @@ from ..results.files import Saved
 from ..rules.contraction import Contraction, PerSampleVJP
 from ..solve.status import Status, StatusText
 from ..subject.batches import Data, batches, first_of, held
-from ..subject.model import Pattern, unwrapped
+from ..subject.model import Pattern, parameters_of
 from ..subject.modes import plain_mode
 from ..text import count, magnitude, number, plain_table
 from .minimum import graph_of
@@ -99,8 +99,7 @@ def normalized_sharpness(
         network = read(model, first_of(batches(data))[0].inputs)
         measured = _diagonal(network, data, loss, diagonal, curvature, parameters, memory, progress)
         graph = network.graph
-    held_here = unwrapped(model).named_parameters(remove_duplicate=False)
-    weights = {name: parameter.detach() for name, parameter in held_here}
+    weights = {name: parameter.detach() for name, parameter in parameters_of(model).items()}
     results = {}
     for name, H in measured.by_parameter.items():
         matrices = as_matrices(graph, name)

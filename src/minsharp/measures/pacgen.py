@@ -11,7 +11,7 @@ from ..losses import Criterion
 from ..network.network import Network
 from ..results.curvature import Diagonal, MatrixName
 from ..subject.batches import Data
-from ..subject.model import Pattern, unwrapped
+from ..subject.model import Pattern, parameters_of
 from ..subject.modes import plain_mode
 from .score import Score
 
@@ -57,7 +57,7 @@ def pacgen(
         )
     if diagonal is None:
         diagonal = hessian_diagonal(model, data, loss, parameters=parameters, curvature=curvature)
-    held = dict(unwrapped(model).named_parameters())
+    held = parameters_of(model)
     entries = diagonal.by_parameter
     strange = [name for name, H in entries.items() if name not in held or held[name].shape != H.shape]
     if strange:

@@ -52,6 +52,7 @@ def program(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, 
         shape=(nodes.count, symmetries.dimension),
     )
     A = N[plus] - N[minus] if symmetries.dimension else scipy.sparse.csr_array((len(c), 0))
+    del plus, minus  # as large as what is made of them
     A.eliminate_zeros()
     with np.errstate(divide="ignore"):
         return np.log(c), A, owner

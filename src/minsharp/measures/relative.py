@@ -24,7 +24,7 @@ from ..results.files import Saved
 from ..results.gram import Grams
 from ..solve.status import StatusText
 from ..subject.batches import Data
-from ..subject.model import Pattern, unwrapped
+from ..subject.model import Pattern, parameters_of
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import count, number, plain_table, plus_minus
@@ -195,7 +195,7 @@ def per_trace(parts: Mapping[str, float], measured: Curvature) -> dict[str, floa
 
 def squared_weights(model: nn.Module | Network, measured: Curvature) -> dict[str, Tensor]:
     """The squares of the parameters that were measured, in double precision."""
-    held = dict(unwrapped(model).named_parameters(remove_duplicate=False))
+    held = parameters_of(model)
     return {name: held[name].detach().cpu().double().square() for name in measured.exact}
 
 

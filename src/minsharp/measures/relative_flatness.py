@@ -9,7 +9,7 @@ from ..losses import Criterion
 from ..network.network import Network
 from ..results.curvature import MatrixName
 from ..subject.batches import Data
-from ..subject.model import copied, unwrapped
+from ..subject.model import copied, parameters_of, unwrapped
 from ..subject.modes import plain_mode
 from .score import Score
 
@@ -56,8 +56,9 @@ def _chosen(module: nn.Module, layer: str | None) -> str:
         given = dict(module.named_modules()).get(name)
         what = "is not there" if given is None else f"is a {type(given).__name__}"
         raise InputError(f"layer={name!r} {what}: expected an nn.Linear, one of layer={linear}")
-    weight = module.get_submodule(name).weight
-    places = [place for place, p in module.named_parameters(remove_duplicate=False) if p is weight]
+    parameters = parameters_of(module)
+    weight = parameters.get(f"{name}.weight" if name else "weight")  # none where it is made of others
+    places = [place for place, p in parameters.items() if p is weight]
     if len(places) > 1:
         raise InputError(f"the weight of layer={name!r} is shared: {places}. Choose a layer with a weight of its own")
     return name

@@ -22,7 +22,7 @@ from ..results.curvature import LOSSLESS
 from ..results.files import Saved
 from ..subject.batches import Batch, Data, batches, first_of
 from ..subject.inputs import call_form
-from ..subject.model import copied, unwrapped
+from ..subject.model import copied, parameters_of, unwrapped
 from ..subject.modes import eval_mode, plain_mode, random_state_kept
 from ..subject.outputs import Pick, adapted, picked
 from ..text import magnitude, plain_table
@@ -156,7 +156,7 @@ def _measured(
         trace = hessian_trace(network, data, loss, **options)
         return trace.total, trace.standard_error
     curvature = hessian_diagonal(network, data, loss, **options)
-    weights = dict(network.module.named_parameters(remove_duplicate=False))
+    weights = parameters_of(network)
     parts = weighed(curvature.by_parameter, weights, result.noise, result.biases)
     return sum(parts.values()), curvature.error_of(per_trace(parts, curvature))
 
@@ -182,7 +182,7 @@ def _in_double(
 
 def _precision_of(module: nn.Module) -> float:
     """The relative precision of the coarsest parameter."""
-    kinds = {p.dtype for p in module.parameters() if p.dtype.is_floating_point}
+    kinds = {p.dtype for p in parameters_of(module).values() if p.dtype.is_floating_point}
     return max((torch.finfo(kind).eps for kind in kinds), default=torch.finfo(torch.float64).eps)
 
 

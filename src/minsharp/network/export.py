@@ -60,17 +60,25 @@ def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> E
     return program
 
 
+def _free_sizes(values: Iterable[Any]) -> list[Any]:
+    """The sizes of tensors, in lists or not, that are not numbers."""
+    tensors = (t for value in values for t in pytree.tree_leaves(value) if isinstance(t, Tensor))
+    sizes: list[Any] = [size for t in tensors for size in t.shape]
+    return [size for size in sizes if isinstance(size, torch.SymInt) and size.node.expr.free_symbols]
+
+
 def _check_batch_sizes(program: ExportedProgram) -> None:
     """The graph has to hold for batches of every size from two on."""
-    tensors = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
-    sizes: list[Any] = [size for t in tensors if isinstance(t, Tensor) for size in t.shape]
-    free = [size for size in sizes if isinstance(size, torch.SymInt) and size.node.expr.free_symbols]
+    free = _free_sizes(node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
     for condition in [guard.expr for guard in free[0].node.shape_env.guards] if free else []:
         if not all(bool(condition.subs(dict.fromkeys(condition.free_symbols, n))) for n in SIZES[1:]):
             raise ReadError(_SIZES_DIFFER.format(f"where {condition}"))
+    made = _free_sizes(node.meta.get("val") for node in program.graph.nodes)
     for symbol, bounds in program.range_constraints.items():
         if bounds.lower == bounds.upper:  # the number of entries that a constant mask picks
             continue
+        if str(symbol).startswith("u") and not any(symbol in size.node.expr.free_symbols for size in made):
+            continue  # a number that is looked at, as an assertion does
         if str(symbol).startswith("u"):  # torch.export's name for a size that comes from values
             raise ReadError(
                 "forward makes a size of the values of a tensor, as an index by a boolean mask does. Write it with "

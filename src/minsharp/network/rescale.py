@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..subject.model import copied, unwrapped
+from ..subject.model import copied, parameters_of, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import plain
 from .frames_group import Transformation
@@ -28,7 +28,7 @@ def rescale(model: nn.Module | Network, scales: Mapping[str, float | Tensor], *,
     True
     """
     module = unwrapped(model)
-    held = dict(module.named_parameters(remove_duplicate=False))
+    held = parameters_of(module)
     names = scales.parameters if isinstance(scales, Transformation) else tuple(scales)
     unknown = [name for name in names if name not in held]
     if unknown:
@@ -40,7 +40,7 @@ def rescale(model: nn.Module | Network, scales: Mapping[str, float | Tensor], *,
         if not torch.equal(other, product):
             raise InputError(f"'{first}' and '{name}' are one tensor, but have different factors")
     result = copied(module)
-    twins = dict(result.named_parameters(remove_duplicate=False))
+    twins = parameters_of(result)
     with torch.no_grad():
         for name, product in new.values():
             twins[name].copy_(product)

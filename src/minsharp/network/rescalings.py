@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..frozen import Frozen
-from ..graph.forms import ANY, ONE, unique_pairs
+from ..graph.forms import ANY, ONE
 from ..subject.modes import plain_mode
 from ..text import printable
 from .walk import Exponent, Scope, Walk
@@ -106,7 +106,11 @@ def _compact(tensors: list[Tensor]) -> tuple[list[int], list[Tensor]]:
 def _still(exponent: Exponent, forms: list[Any]) -> bool:
     """Whether a parameter's scale is zero throughout."""
     plus, minus = torch.broadcast_tensors(exponent.plus, exponent.minus)
-    return all(forms[i] == forms[j] for i, j in unique_pairs(plus.flatten(), minus.flatten())[0])
+    apart = (plus != minus).flatten()
+    return not bool(apart.any()) or all(
+        forms[i] == forms[j]
+        for i, j in zip(plus.flatten()[apart].tolist(), minus.flatten()[apart].tolist(), strict=True)
+    )
 
 
 def _reason(walk: Walk, parameter: str) -> str:

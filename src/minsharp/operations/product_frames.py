@@ -169,7 +169,7 @@ def _met(
         there = _ordered(_wide(labels, letters, sizes), letters, batch + alone + summed)
         shape = [*(sizes[c] for c in batch), prod(sizes[c] for c in alone), prod(sizes[c] for c in summed)]
         rows.append(Labels(*(t.reshape(shape) for t in there)))
-    walk.paired(*rows, operation)
+    walk.paired(rows[0], rows[1], operation)
     return walk.labels_of(operation.outputs[0])
 
 

@@ -57,9 +57,25 @@ def _style() -> Any:
 
 
 def _saved(figure: Any, ending: str) -> bytes:
+    _plain_powers(figure)
     buffer = io.BytesIO()
     figure.savefig(buffer, bbox_inches="tight", metadata=_METADATA[ending], format=ending)
     return buffer.getvalue()
+
+
+def _plain_powers(figure: Any) -> None:
+    """Numbers along logarithmic axes as text: matplotlib's own are formulas, and no formula is set here."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    some = FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":
+                low, high = sorted(axis.get_view_interval())
+                few = sum(low <= place <= high for place in axis.get_majorticklocs()) < 2
+                axis.set_major_formatter(plain)
+                axis.set_minor_formatter(some if few else NullFormatter())
 
 
 def _file_name(name: str) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor, float64
 from ..errors import InputError
 from ..frozen import Frozen, FrozenDict
 from ..graph.records import Graph
-from ..subject.model import Model, unwrapped
+from ..subject.model import Model, parameters_of
 from ..text import count, number, percent, plain_table, printable
 from .files import Saved
 from .sums import CurvatureSum
@@ -250,7 +250,7 @@ class Diagonal(_Curvature):
         >>> minsharp.hessian_diagonal(model, torch.tensor([[1.0, 2.0]])).saliency(model)["weight"][0].tolist()
         [1.125, 4.5]
         """
-        held = dict(unwrapped(model).named_parameters(remove_duplicate=False))
+        held = parameters_of(model)
         unlike = [n for n, h in self.sum.sums.items() if n not in held or held[n].shape != h.shape]
         if unlike:
             raise InputError(f"these results are of another network: the model has no {unlike} of the same shape")

@@ -35,15 +35,14 @@ def lost_by_cycles(A: Any) -> tuple[Array, Array] | None:
 def _ends(A: Any) -> Array | None:
     """The scale that each term subtracts and the one it adds, (2, terms), A.shape[1] for the fixed one."""
     counts = np.diff(A.indptr)
-    if not np.isin(A.data, (1.0, -1.0)).all() or counts.max(initial=0) > 2:
+    if (np.abs(A.data) != 1.0).any() or counts.max(initial=0) > 2:
         return None
-    ends = np.full((2, A.shape[0]), A.shape[1])
-    rows = np.repeat(np.arange(A.shape[0]), counts)
-    for sign, side in ((-1.0, 0), (1.0, 1)):
-        chosen = A.data == sign
-        if len(np.unique(rows[chosen])) != chosen.sum():
-            return None
-        ends[side, rows[chosen]] = A.indices[chosen]
+    pairs = A.indptr[:-1][counts == 2]
+    if (A.data[pairs] == A.data[pairs + 1]).any():
+        return None
+    ends = np.full((2, A.shape[0]), A.shape[1], dtype=A.indices.dtype)
+    rows = np.repeat(np.arange(A.shape[0], dtype=A.indices.dtype), counts)
+    ends[(A.data > 0).view(np.int8), rows] = A.indices
     return ends
 
 

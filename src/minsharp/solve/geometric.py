@@ -55,15 +55,20 @@ def minimise(log_c: Array, A: Any) -> Solution:
     vanishing = np.zeros(len(log_c), dtype=bool)
     direction = np.zeros(unknowns)
     if unknowns and present.any():
-        lost, direction = vanishing_terms(A[present])
+        lost, direction = vanishing_terms(_some(A, present))
         vanishing[np.flatnonzero(present)[lost]] = True
     kept, far = present & ~vanishing, towards_infinity(direction, A, A[vanishing] @ direction)
     if not kept.any():
         return Solution(far, -np.inf, -np.inf, vanishing, 0)
-    problem = _Problem(log_c[kept], A[kept])
+    problem = _Problem(_some(log_c, kept), _some(A, kept))
     z, iterations = problem.solve()
     values = problem.values(z)
     return Solution(z + far if vanishing.any() else z, *values, vanishing, iterations)
+
+
+def _some(of: Any, kept: Array) -> Any:
+    """The rows that are kept, without a copy where that is all of them."""
+    return of if kept.all() else of[kept]
 
 
 def towards_infinity(direction: Array, A: Any, rates: Array) -> Array:
@@ -178,9 +183,14 @@ class _Problem:
             H = self._gram(w)
             H[np.diag_indices_from(H)] += 1e-14 * H.diagonal().max() + 1e-300
             return scipy.linalg.cho_solve(scipy.linalg.cho_factor(H, check_finite=False), y, check_finite=False)
-        diagonal = (self.A.power(2).T @ w) + 1e-300
+        diagonal = (self._squares.T @ w) + 1e-300
         ridge = 1e-14 * diagonal.max()
         return conjugate_gradients(lambda x: self.A.T @ (w * (self.A @ x)) + ridge * x, diagonal + ridge, y)
+
+    @cached_property
+    def _squares(self) -> Any:
+        """A with its entries squared, in the same places."""
+        return scipy.sparse.csr_array((np.square(self.A.data), self.A.indices, self.A.indptr), shape=self.A.shape)
 
     def _weights(self, z: Array) -> Array:
         """The shares at z, moved onto A^T w = 0 by one Newton step."""

@@ -32,6 +32,11 @@ class _Lock:
     def _renew(self) -> None:
         self._lock = threading.RLock()
 
+    @property
+    def held(self) -> bool:
+        """Whether it is this thread that holds it."""
+        return self._lock._is_owned()  # type: ignore[attr-defined]
+
     def __enter__(self) -> None:
         self._lock.acquire()
 

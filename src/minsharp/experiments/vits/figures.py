@@ -55,8 +55,6 @@ def _measures(standings: Sequence[Standing], networks: int) -> Any:
 
 def _scatter(results: Results) -> Any:
     """A panel for each of some measures: value against gap, coloured by the number of weights."""
-    from matplotlib.ticker import NullFormatter
-
     own, found = results.analysis.compared, {s.measure: s for s in results.analysis.standings}
     names = [name for name in SHOWN if name in found] or list(found)[:8]
     down = (len(names) + 3) // 4
@@ -70,7 +68,6 @@ def _scatter(results: Results) -> Any:
         axis.tick_params(labelsize=7.5)
         if x and min(x) > 0 and max(x) > 5 * min(x):
             axis.set_xscale("log")
-            axis.xaxis.set_minor_formatter(NullFormatter())
     for axis in axes.flat[len(names) :]:
         axis.set_visible(False)
     for line in axes:

@@ -1,0 +1,90 @@
+"""Error bars against what they promise, where they are hardest to get right: few samples at a time, and the rest R."""
+
+from math import sqrt
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import minsharp as ms
+from benchmarks import smooth
+from minsharp.curvature.plan import plan
+from tests.support.dense import Dense
+from tests.support.language import language, tokens
+
+
+def coverage(z: list[float]) -> list[float]:
+    return [fmean(abs(error) <= level for error in z) for level in (1, 2)]
+
+
+def room(p: float, count: int) -> float:
+    """Three standard deviations."""
+    return 3 * sqrt(p * (1 - p) / count)
+
+
+def is_as_said(z: list[float]) -> bool:
+    one, two = coverage(z)
+    sound = abs(one - 0.683) < room(0.683, len(z)) and abs(two - 0.954) < room(0.954, len(z))
+    return sound and abs(fmean(z)) < 3.5 / sqrt(len(z)) and 0.8 < stdev(z) < 1.25
+
+
+def test_what_is_said_of_errors_can_be_wrong() -> None:
+    errors = torch.randn(300, generator=torch.Generator().manual_seed(0))
+    assert is_as_said(errors.tolist())
+    for wrong in (errors * 1.4, errors / 1.4, errors + 0.3):
+        assert not is_as_said(wrong.tolist())
+
+
+def test_two_samples_at_a_time() -> None:
+    """Each block plans for itself, with the draws that the whole run needs, not each block alone."""
+    network, x = ms.read(language(V=30, d=12, T=6), tokens(2, 6, 30), class_axis=-1), tokens(24, 6, 30)
+    exact = ms.hessian_trace(network, x, curvature="ggn").total
+    options: Any = {"curvature": "ggn", "tolerance": 0.05, "memory": 1}
+    found = [ms.hessian_trace(network, x, seed=seed, **options) for seed in range(120)]
+    assert is_as_said([(r.total - exact) / r.standard_error for r in found])
+    assert max(r.standard_error for r in found) <= 1.3 * 0.05 * exact
+
+
+def test_the_hessian_of_a_smooth_network() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    data = torch.randn(30, 3).double(), torch.randint(3, (30,))
+    exact = float(Dense(model, data).hessian.trace())
+    network = ms.read(model, data[0])
+    found = [ms.hessian_trace(network, data, tolerance=0.03, seed=seed) for seed in range(60)]
+    assert is_as_said([(r.total - exact) / r.standard_error for r in found])
+
+
+@pytest.mark.parametrize("name", ["perceptron, tanh", "swiglu, rms norm"])
+def test_smooth_networks_beside_dense_autograd(name: str) -> None:
+    assert smooth.measured(name).sound
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", smooth.ENTRIES)
+def test_all_ten_of_the_benchmark(name: str, seed: int) -> None:
+    found = smooth.measured(name, seed)
+    assert abs(found.off) < 4
+    assert found.standard_error < 0.02 * abs(found.trace)
+
+
+def test_draws_for_few_samples_are_shared_among_blocks() -> None:
+    energies = torch.ones(2, 5000, dtype=torch.float64)
+    draws = [plan(energies, 4999, 1e12, torch.Generator(), samples).groups[0].mixes for samples in (0, 8, 32, 1000)]
+    assert draws == [33, 9, 3, 2]
+
+
+def test_a_tolerance_that_was_missed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minsharp.curvature.smooth._MOST", 32)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 2)).double()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(4)
+    x, y = torch.randn(2, 4).double(), torch.tensor([0, 1])
+    with pytest.warns(UserWarning, match=r"the standard error is .*% of the trace, not 0\.01%.*curvature=\"ggn\""):
+        found = ms.hessian_trace(model, (x, y), tolerance=1e-4)
+    assert found.standard_error > 1e-4 * abs(found.total)
