@@ -180,8 +180,8 @@ def rank_table(bench: Bench) -> Table:
 def allocations(bench: Bench) -> list[dict[str, Any]]:
     """The shares of images that are right with bits allocated, and with the same bits for all."""
     found = []
-    images, labels = (t[: bench.options.samples_bits] for t in bench.test(NAME))
-    data = images, labels
+    x, y = bench.test(NAME)
+    data = x[: bench.options.samples_bits], y[: bench.options.samples_bits]
     for state in STATES:
         model, scales = bench.matched(NAME, "hessian", "max") if state == STATES[1] else (bench.network(NAME)[0], {})
         diagonal = moved(bench.diagonal(NAME, "hessian"), scales)
