@@ -49,12 +49,12 @@ def trace(model: nn.Module, **options: Any) -> float:
 
 
 def test_a_mask_that_torch_looks_into() -> None:
-    looks: Any = torch.nn.modules.transformer._detect_is_causal_mask  # type: ignore[attr-defined]
+    looks: Any = torch.nn.modules.transformer._detect_is_causal_mask
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Masked()
     found = trace(model, class_axis=-1)
-    assert torch.nn.modules.transformer._detect_is_causal_mask is looks  # type: ignore[attr-defined]
+    assert torch.nn.modules.transformer._detect_is_causal_mask is looks
     model.hint = True
     assert found == pytest.approx(trace(model, class_axis=-1), rel=1e-10)
 
