@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..network.rescalings import narrow
 from ..network.symmetry import Scope, Symmetries
 from ..results.curvature import Diagonal, Trace
 
@@ -52,7 +53,6 @@ def program(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, 
         shape=(nodes.count, symmetries.dimension),
     )
     A = N[plus] - N[minus] if symmetries.dimension else scipy.sparse.csr_array((len(c), 0))
-    del plus, minus  # as large as what is made of them
     A.eliminate_zeros()
     with np.errstate(divide="ignore"):
         return np.log(c), A, owner
@@ -63,14 +63,25 @@ def _terms(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, .
     parts = []
     for i, (name, block) in enumerate(blocks.items()):
         exponent = symmetries.exponents[name]
-        plus, minus = torch.broadcast_tensors(exponent.plus, exponent.minus)
-        extra = block.dim() - plus.dim()
-        shared = [d for d in range(block.dim()) if d < extra or plus.shape[d - extra] == 1]
-        c = block.sum(shared, keepdim=True) if shared else block
-        c = c.reshape(c.shape[extra:]).expand(plus.shape)
-        c, plus, minus = _none_negative(name, c.flatten(), plus.flatten(), minus.flatten(), symmetries)
-        parts.append((c, plus, minus, torch.full((len(c),), i)))
+        terms = _none_negative(name, *_together(block, exponent.plus, exponent.minus), symmetries)
+        parts.append((*terms, torch.full((len(terms[0]),), i)))
     return tuple(torch.cat(column).numpy() for column in zip(*parts, strict=True))
+
+
+def _together(block: Tensor, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """c, plus and minus, (terms) each: an axis is summed over where neither changes, as far as only one of them does."""
+    plus, minus = (narrow(t.reshape(*[1] * (block.dim() - t.dim()), *t.shape)) for t in (plus, minus))
+    still = [d for d in range(block.dim()) if plus.shape[d] == minus.shape[d] == 1]
+    c = block.sum(still, keepdim=True) if still else block
+    for axis, size in enumerate(c.shape):
+        along, other = (plus, minus) if plus.shape[axis] > 1 else (minus, plus)
+        if size > 1 and along.numel() == size and other.shape[axis] == 1:
+            shared, which = along.flatten().unique(return_inverse=True)
+            shape = [len(shared) if d == axis else s for d, s in enumerate(c.shape)]
+            c = c.new_zeros(shape).index_add_(axis, which, c)
+            along = shared.view([len(shared) if d == axis else 1 for d in range(c.dim())])
+            plus, minus = (along, other) if plus.shape[axis] > 1 else (other, along)
+    return c.flatten(), plus.expand(c.shape).flatten(), minus.expand(c.shape).flatten()
 
 
 def _none_negative(

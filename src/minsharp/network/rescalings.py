@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..frozen import Frozen
-from ..graph.forms import ANY, ONE
+from ..graph.forms import ANY, ONE, Form
 from ..subject.modes import plain_mode
 from ..text import printable
 from .walk import Exponent, Scope, Walk
@@ -77,8 +77,7 @@ class Symmetries(Frozen):
 
 def solved(walk: Walk) -> Symmetries:
     """The group that a walk has found."""
-    numbers, positions = _compact([t for e in walk.exponents.values() for t in (e.plus, e.minus)])
-    forms = [walk.forms.reduced(n) for n in numbers]
+    forms, where = _different(walk)
     columns = {g: i for i, g in enumerate(walk.generators)}
     entries = [(r, columns[g], float(c)) for r, form in enumerate(forms) for g, c in form.items()]
     nodes = Nodes(
@@ -87,30 +86,46 @@ def solved(walk: Walk) -> Symmetries:
         torch.tensor([c for _, c, _ in entries], dtype=torch.int64),
         torch.tensor([v for _, _, v in entries], dtype=torch.float64),
     )
-    pairs = iter(positions)
-    exponents = {name: Exponent(next(pairs), next(pairs)) for name in walk.exponents}
-    pinned = {name: _reason(walk, name) for name, e in exponents.items() if _still(e, forms)}
+    exponents = {name: Exponent(_thin(where[e.plus]), _thin(where[e.minus])) for name, e in walk.exponents.items()}
+    pinned = {name: _reason(walk, name) for name, e in exponents.items() if _still(e)}
     shapes = {name: walk.graph.values[name].shape for name in exponents}
     return Symmetries(walk.scope, len(columns), pinned, shapes, exponents, nodes)
 
 
-def _compact(tensors: list[Tensor]) -> tuple[list[int], list[Tensor]]:
-    """The numbers that occur, and the tensors with each number replaced by its position among them."""
-    if not tensors:
-        return [], []
-    tensors = [torch.where(t == ANY, ONE, t) for t in tensors]
-    numbers = torch.unique(torch.cat([t.flatten() for t in tensors]))
-    return numbers.tolist(), [torch.searchsorted(numbers, t.contiguous()) for t in tensors]
+def _different(walk: Walk) -> tuple[list[Form], Tensor]:
+    """The different forms of the parameters' scales, and for every number of a form its position among them.
+
+    What an equation has made equal has one position; where any scale will do, it is that of zero.
+    """
+    found: dict[tuple[Any, ...], int] = {}
+    forms: list[Form] = []
+    numbers = walk.numbers
+    where = torch.zeros(max([ONE, *numbers]) + 2, dtype=torch.int64)  # the last is that of ANY, -1
+    for number in numbers:
+        form = walk.forms.reduced(ONE if number == ANY else number)
+        where[number] = found.setdefault(tuple(sorted(form.items())), len(forms))
+        if len(found) > len(forms):
+            forms.append(form)
+    return forms, where
 
 
-def _still(exponent: Exponent, forms: list[Any]) -> bool:
+def _thin(tensor: Tensor) -> Tensor:
+    """The same numbers, held once along every axis on which they do not change."""
+    return narrow(tensor).clone().expand(tensor.shape)
+
+
+def narrow(tensor: Tensor) -> Tensor:
+    """Size one along every axis on which nothing changes, without a copy."""
+    for axis, size in enumerate(tensor.shape):
+        first = tensor.narrow(axis, 0, min(size, 1))
+        if size > 1 and (tensor.stride(axis) == 0 or bool((tensor == first).all())):
+            tensor = first
+    return tensor
+
+
+def _still(exponent: Exponent) -> bool:
     """Whether a parameter's scale is zero throughout."""
-    plus, minus = torch.broadcast_tensors(exponent.plus, exponent.minus)
-    apart = (plus != minus).flatten()
-    return not bool(apart.any()) or all(
-        forms[i] == forms[j]
-        for i, j in zip(plus.flatten()[apart].tolist(), minus.flatten()[apart].tolist(), strict=True)
-    )
+    return bool((exponent.plus == exponent.minus).all())
 
 
 def _reason(walk: Walk, parameter: str) -> str:

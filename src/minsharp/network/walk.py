@@ -58,11 +58,20 @@ class Walk:
                 self._keep(name, self.one, self.one)
 
     @cached_property
+    def numbers(self) -> list[int]:
+        """The forms that parameters' scales are made of, by number, in order; ANY first, if it is among them."""
+        tensors = [t.flatten() for e in self.exponents.values() for t in (e.plus, e.minus)]
+        largest = max([ONE, *(int(t.max()) for t in tensors if t.numel())])
+        seen = torch.zeros(largest + 2, dtype=torch.bool)  # the last is ANY, -1
+        for tensor in tensors:
+            seen[tensor] = True
+        found: list[int] = seen[:-1].nonzero().flatten().tolist()
+        return [ANY, *found] if bool(seen[ANY]) else found
+
+    @cached_property
     def generators(self) -> list[int]:
         """The free numbers that some parameter's scale depends on, in order."""
-        tensors = [t.flatten() for e in self.exponents.values() for t in (e.plus, e.minus)]
-        numbers = torch.unique(torch.cat(tensors)).tolist() if tensors else []
-        return sorted({g for n in numbers if n != ANY for g in self.forms.reduced(n)})
+        return sorted({g for n in self.numbers if n != ANY for g in self.forms.reduced(n)})
 
     def log_scale(self, name: str, free: Mapping[int, float]) -> Tensor:
         """The log-scales of a value where the free numbers are these, and all others zero."""
