@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import smooth
+from benchmarks import calibration, smooth
 from torch import nn
 
 import minsharp as ms
@@ -54,6 +54,16 @@ def test_the_hessian_of_a_smooth_network() -> None:
     exact = float(Dense(model, data).hessian.trace())
     network = ms.read(model, data[0])
     found = [ms.hessian_trace(network, data, tolerance=0.03, seed=seed) for seed in range(60)]
+    assert is_as_said([(r.total - exact) / r.standard_error for r in found])
+
+
+@pytest.mark.slow
+def test_a_trained_network_whose_variance_a_few_samples_have() -> None:
+    entry = calibration.ENTRIES["CNN, trained"]
+    model, data = calibration.trained(entry)
+    network = ms.read(model, data[0])
+    exact = ms.hessian_trace(network, data).total
+    found = [ms.hessian_trace(network, data, tolerance=0.02, seed=seed) for seed in range(150)]
     assert is_as_said([(r.total - exact) / r.standard_error for r in found])
 
 

@@ -222,6 +222,21 @@ def test_a_plan_spends_where_the_energy_is() -> None:
     assert columns[:5].min() > columns[5:].max()
 
 
+def test_no_few_samples_have_the_variance_among_them() -> None:
+    energies = torch.full((500, 10), 1e-3, dtype=D) + 1e-3 * torch.rand(500, 10, dtype=D, generator=generator())
+    energies[:8] = 0.1
+    made = plan(energies, 9, 1e6, generator())
+    whole = torch.cat([group.samples for group in made.groups if not group.mixes])
+    assert sorted(whole.tolist()) == list(range(8))
+
+
+def test_what_is_spent_on_even_shares_is_bounded() -> None:
+    energies = torch.logspace(0, -100, 400, dtype=D).unsqueeze(1).expand(400, 10)  # each above the sum of the rest
+    for rank, most in ((9, 9), (99, 0)):
+        made = plan(energies, rank, 1e6, generator())
+        assert sum(len(group.samples) for group in made.groups if not group.mixes) == most
+
+
 def test_the_hessian_of_a_smooth_network_with_an_error_bar() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 6), nn.GELU(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()

@@ -23,6 +23,10 @@ _FREEDOM = 64
 """Draws beyond the first, over all samples: with fewer the variance is not known well enough to be told."""
 _AUDITED = 200
 """How many samples with a single draw get a second one, about."""
+_EVEN = 20
+"""No sample is to have more than one part in so many of the variance, or the error is that of a few draws, ..."""
+_MORE = 0.25
+"""... as far as no more than this share of further columns sees to it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ def plan(energies: Tensor, rank: int, units: float, generator: torch.Generator, 
     squares = [mixed[tops] ** 2 / mixes if mixes else torch.zeros_like(mixed[0]) for tops, mixes in options]
     expected = torch.stack(squares, 1)  # (n, options)
     costs = [rank + _FORWARD if not mixes else tops + mixes for tops, mixes in options]
-    chosen = _cheapest(expected, torch.tensor(costs, dtype=torch.float64), units)
+    price = torch.tensor(costs, dtype=torch.float64)
+    chosen = _even(expected, price, _cheapest(expected, price, units), _EVEN * len(flat) / told)
     groups: list[Group] = []
     for i in chosen.unique().tolist():
         members = (chosen == i).nonzero().flatten()
@@ -97,6 +102,19 @@ def _cheapest(expected: Tensor, costs: Tensor, variance: float) -> Tensor:
         else:
             low = middle
     return best
+
+
+def _even(expected: Tensor, costs: Tensor, chosen: Tensor, parts: float) -> Tensor:
+    """The same options, but that the samples of most variance are taken whole, until none has 1 / parts of the rest.
+
+    Where a few samples have it all, errors are not normal, and worse: a sample of two strong columns has draws of two
+    values, so that where both draws agree the error is largest, and none is seen.
+    """
+    sizes, order = expected.gather(1, chosen.unsqueeze(1)).squeeze(1).sort(descending=True)
+    rest = sizes.flip(0).cumsum(0).flip(0)  # of each and all that are smaller
+    many = int((parts * sizes > rest).int().cumprod(0).sum())
+    paid = int(_MORE * float(costs[chosen].sum()) / float(costs[-1]))
+    return chosen.index_fill(0, order[: min(many, paid)], len(costs) - 1)
 
 
 def _audited(members: Tensor, energy: Tensor, option: tuple[int, int], generator: torch.Generator) -> list[Group]:
