@@ -69,7 +69,7 @@ def _terms(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, .
 
 
 def _together(block: Tensor, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """c, plus and minus, (terms) each: an axis is summed over where neither changes, as far as only one of them does."""
+    """c, plus and minus, (terms) each: summed along an axis where neither changes, and as far as only one does."""
     plus, minus = (narrow(t.reshape((*[1] * (block.dim() - t.dim()), *t.shape))) for t in (plus, minus))
     still = [d for d in range(block.dim()) if plus.shape[d] == minus.shape[d] == 1]
     c = block.sum(still, keepdim=True) if still else block
