@@ -55,16 +55,12 @@ class Entry:
 
 def mlp() -> nn.Module:
     """Digits, three layers."""
-    return nn.Sequential(
-        *(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    )
+    return nn.Sequential(*(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)))
 
 
 def bent() -> nn.Module:
     """Digits, three layers, nothing about them piecewise linear."""
-    return nn.Sequential(
-        *(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 10))
-    )
+    return nn.Sequential(*(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 10)))
 
 
 def cnn() -> nn.Module:
@@ -196,8 +192,8 @@ def table(scores: Mapping[str, Score]) -> Table:
     limits = [f"{percent(normal(k), 1)} ± {percent(room(k, count), 1)}" for k in LEVELS]
     note = (
         f"{count} estimates each, tolerance={TOLERANCE:g}. Normal errors would be within one standard error in "
-        f"{limits[0]} of the cases, within two in {limits[1]} (two standard deviations of {count} draws). Bias: the mean "
-        "error in standard errors of the mean, between -2 and 2 in nineteen cases of twenty."
+        f"{limits[0]} of the cases, within two in {limits[1]} (two standard deviations of {count} draws). Bias: the "
+        "mean error in standard errors of the mean, between -2 and 2 in nineteen cases of twenty."
     )
     lines = [
         [
@@ -211,7 +207,15 @@ def table(scores: Mapping[str, Score]) -> Table:
         ]
         for name, found in scores.items()
     ]
-    columns = ["network", "standard error", "within one", "within two", "bias", "spread of error / standard error", "as said"]
+    columns = [
+        "network",
+        "standard error",
+        "within one",
+        "within two",
+        "bias",
+        "spread of error / standard error",
+        "as said",
+    ]
     return Table("Calibration", note, columns, lines)
 
 

@@ -1,6 +1,5 @@
 """A decoder of torch's own layers, of any size: logits for the next word at every position."""
 
-import torch
 from torch import Tensor, nn
 
 

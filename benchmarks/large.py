@@ -70,9 +70,17 @@ def language(curvature: Any) -> dict[str, Any]:
     seconds = perf_counter() - start
     logits = SENTENCES * LENGTH * VOCABULARY * 4
     error = found.standard_error / abs(found.total)
-    note = f"trace {number(found.total)} ± {percent(error, 2)}; logits of all sentences: {magnitude(logits / MEGABYTE)} MB"
+    note = (
+        f"trace {number(found.total)} ± {percent(error, 2)}; logits of all sentences: {magnitude(logits / MEGABYTE)} MB"
+    )
     weights = sum(p.numel() for p in model.parameters())
-    return {"weights": weights, "seconds": seconds, "peak": memory("VmHWM") / MEGABYTE, "note": note, "met": error <= TOLERANCE}
+    return {
+        "weights": weights,
+        "seconds": seconds,
+        "peak": memory("VmHWM") / MEGABYTE,
+        "note": note,
+        "met": error <= TOLERANCE,
+    }
 
 
 def neurons() -> dict[str, Any]:
@@ -118,7 +126,13 @@ def line(task: str, found: dict[str, Any]) -> list[str]:
     bound, allowed = GIGABYTES[task], SECONDS.get(task)
     met = found["met"] and found["peak"] <= 1024 * bound and (allowed is None or found["seconds"] <= allowed)
     target = f"{bound:g} GB" + ("" if allowed is None else f", {allowed:g} s")
-    cells = [duration(found["seconds"]), f"{found['peak'] / 1024:.2f} GB", target, "yes" if met else "NO", found["note"]]
+    cells = [
+        duration(found["seconds"]),
+        f"{found['peak'] / 1024:.2f} GB",
+        target,
+        "yes" if met else "NO",
+        found["note"],
+    ]
     return [TASKS[task][0], count(found["weights"]), *cells]
 
 
@@ -126,8 +140,8 @@ def table(tasks: list[str]) -> Table:
     """A line for each task."""
     note = (
         f"{count(VOCABULARY)} words, {LENGTH} positions, width {WIDTH}, {LAYERS} blocks, {SENTENCES} sentences, "
-        f"tolerance={TOLERANCE:g}; {torch.get_num_threads()} threads. Peaks: resident memory of the whole process, with "
-        "torch; for the minimum what is added to model and diagonal, reading and finding the group included."
+        f"tolerance={TOLERANCE:g}; {torch.get_num_threads()} threads. Peaks: resident memory of the whole process, "
+        "with torch; for the minimum what is added to model and diagonal, reading and finding the group included."
     )
     columns = ["", "weights", "time", "peak", "target", "met", "found"]
     return Table("Large", note, columns, [line(task, asked(task)) for task in tasks])

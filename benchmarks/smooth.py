@@ -210,8 +210,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=list(ENTRIES), help=f"of {', '.join(ENTRIES)}")
     options = parser.parse_args()
     note = (
-        f"Trace of the Hessian of the mean cross-entropy, tolerance={TOLERANCE:g}, double precision. Off by: in standard "
-        f"errors. Met: inside {LEVEL:g} standard errors, and those under {percent(ERROR, 0)}."
+        f"Trace of the Hessian of the mean cross-entropy, tolerance={TOLERANCE:g}, double precision. Off by: in "
+        f"standard errors. Met: inside {LEVEL:g} standard errors, and those under {percent(ERROR, 0)}."
     )
     columns = ["network", "weights", "dense", "estimated", "standard error", "off by", "Gauss-Newton part", "met"]
     found = Table("Smooth networks", note, columns, [line(name, measured(name)) for name in options.names])

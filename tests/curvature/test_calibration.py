@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks import smooth
 from torch import nn
 
 import minsharp as ms
-from benchmarks import smooth
 from minsharp.curvature.plan import plan
 from tests.support.dense import Dense
 from tests.support.language import language, tokens

@@ -74,6 +74,6 @@ def test_what_changes_between_passes_is_refused() -> None:
     with pytest.raises(ms.InputError, match=r"changed between two passes: \d+ samples in the first, \d+ in the second"):
         ms.hessian_trace(network(), Shrinking(), curvature="margin")
     pairs = [(x, y) for x, y in zip(X, Y, strict=True)]
-    shuffled = DataLoader(pairs, batch_size=5, shuffle=True)  # type: ignore[arg-type]
+    shuffled: Any = DataLoader(pairs, batch_size=5, shuffle=True)  # type: ignore[arg-type]
     found = ms.hessian_trace(network(), shuffled, curvature="margin").total
     assert found == pytest.approx(ms.hessian_trace(network(), X, curvature="margin").total, rel=1e-12)

@@ -291,8 +291,8 @@ class Estimator:
 def _missed(error: float, tolerance: float) -> str:
     """Only what Gauss-Newton leaves out can be too much: of the columns there are all to be had."""
     return (
-        f"the standard error is {percent(error, 2)} of the trace, not {percent(tolerance, 2)}: of the Hessian's two parts, "
-        "Gauss-Newton and the rest, the rest is the larger by far, or takes most of the other away. More samples help, "
+        f"the standard error is {percent(error, 2)} of the trace, not {percent(tolerance, 2)}: of the Hessian's two "
+        "parts, Gauss-Newton and the rest, the rest takes most of the other away, or is larger. More samples help, "
         'or curvature="ggn"'
     )
 

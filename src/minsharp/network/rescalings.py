@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..frozen import Frozen
-from ..graph.forms import ANY, ONE, unique_pairs
+from ..graph.forms import ANY, ONE
 from ..subject.modes import plain_mode
 from ..text import printable
 from .walk import Exponent, Scope, Walk

@@ -42,7 +42,8 @@ def _gradient(bound: Mapping[str, Any], x: Tensor, g: Tensor) -> Tensor:
 def _in_onednn(tensor: Tensor) -> bool:
     """Whether it is of the kind that torch hands to oneDNN."""
     mkldnn = torch.backends.mkldnn
-    return tensor.device.type == "cpu" and tensor.dtype == torch.float32 and mkldnn.is_available() and mkldnn.enabled
+    on = mkldnn.is_available() and bool(mkldnn.enabled)
+    return on and tensor.device.type == "cpu" and tensor.dtype == torch.float32
 
 
 class Convolution(Outer):

@@ -149,7 +149,7 @@ def without_fast_path() -> Iterator[None]:
 
 @contextmanager
 def masks_as_given() -> Iterator[None]:
-    """torch's transformers look into a mask whether it is the causal one, for speed alone: here they apply what is given."""
+    """torch's transformers look whether a mask is the causal one, for speed alone: here they apply what is given."""
     module: Any = torch.nn.modules.transformer
     name = "_detect_is_causal_mask"
     looks = getattr(module, name, None)

@@ -1,0 +1,65 @@
+"""Forwards that look at values without letting them decide anything."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import minsharp as ms
+
+IDS = torch.randint(9, (3, 5), generator=torch.Generator().manual_seed(0))
+
+
+class Masked(nn.Module):
+    """torch's own encoder with a mask, which it compares with the causal one to be faster."""
+
+    def __init__(self, hint: bool | None = None) -> None:
+        super().__init__()
+        self.embed, self.head, self.hint = nn.Embedding(9, 8), nn.Linear(8, 9), hint
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1], dtype=self.head.weight.dtype)
+        return self.head(self.blocks(self.embed(ids), mask=mask, is_causal=self.hint))
+
+
+class Asserting(nn.Module):
+    """Checks what it is given, as XLM does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        torch._check((ids != 2).sum(1).max().item() <= ids.shape[1])  # what pytest makes of an assert is not exported
+        return self.head(self.embed(ids).mean(1))
+
+
+class Counting(Asserting):
+    """Lets the first sample decide over the others."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.embed(ids).mean(1) * (ids[0] != 2).sum().item())
+
+
+def trace(model: nn.Module, **options: Any) -> float:
+    return ms.hessian_trace(model.double().eval(), IDS, curvature="ggn", **options).total
+
+
+def test_a_mask_that_torch_looks_into() -> None:
+    looks: Any = torch.nn.modules.transformer._detect_is_causal_mask
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Masked()
+    found = trace(model, class_axis=-1)
+    assert torch.nn.modules.transformer._detect_is_causal_mask is looks
+    model.hint = True
+    assert found == pytest.approx(trace(model, class_axis=-1), rel=1e-10)
+
+
+def test_an_assertion_on_values() -> None:
+    assert trace(Asserting()) > 0
+    with pytest.raises(ms.ReadError, match="mixes the samples"):
+        trace(Counting())
