@@ -131,6 +131,7 @@ def _within(found: list[Point], drop: float) -> list[Point]:
 
 def draw(bench: Bench, folder: Path) -> None:
     """The plot."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 5.4), layout="constrained")
@@ -147,4 +148,5 @@ def draw(bench: Bench, folder: Path) -> None:
         axis.plot([], [], color="#555555", marker=marker, linestyle="none", label=f"noise '{noise}'")
     axis.set(xlabel="predicted accuracy", ylabel="measured accuracy", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axis.legend(frameon=False, loc="upper left")
-    write_atomically(folder / FIGURE, lambda path: figure.savefig(path, format="svg", metadata={"Date": None}))
+    with rc_context({"svg.hashsalt": "minsharp"}):  # the same file each time
+        write_atomically(folder / FIGURE, lambda path: figure.savefig(path, format="svg", metadata={"Date": None}))

@@ -125,7 +125,8 @@ def test_a_folder_of_another_experiment_is_not_taken_for_this_one(tmp_path: Path
 def test_every_folder_of_the_docs_is_read(folder: Path) -> None:
     results = read_results(folder)
     assert folder.name.startswith(results.experiment.name)
-    assert results.experiment.section.command(results).startswith(f"minsharp reproduce {results.experiment.name} --")
+    command = results.experiment.section.command(results)
+    assert f"{command} ".startswith(f"minsharp reproduce {results.experiment.name} ")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ MEASURES = (
     "ASAM",
     "SAM (average)",
     "ASAM (average)",
+    "ASAM (normalized logits)",
+    "geodesic sharpness",
     "parameter corruption",
     "pacGen",
     "relative flatness",

@@ -1,7 +1,6 @@
 """`minsharp reproduce`: the paper's experiments; `minsharp figures`: their figures again."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +8,7 @@ import typer
 
 from ..extras import required
 from ..text import printable
+from .lists import integers, numbers, seeds_of, words
 from .names import MEASURES, PRESETS, PROTOCOLS, last_beginning, named
 from .options import (
     Address,
@@ -36,7 +36,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-MOST_SEEDS = 100_000
 Preset = Annotated[
     str,
     typer.Option(
@@ -83,9 +82,9 @@ def trace(
 
     plan = module.plan(
         data,
-        models=_words(models, MODELS),
-        samples=_integers(samples, "--samples"),
-        seeds=_seeds(seeds, SEEDS),
+        models=words(models, MODELS),
+        samples=integers(samples, "--samples"),
+        seeds=seeds_of(seeds, SEEDS),
         device=device,
     )
     _run(
@@ -123,10 +122,10 @@ def labels(
     plan = module.plan(
         preset,
         protocol,
-        models=None if models is None else _words(models, ()),
-        ratios=module.RATIOS if ratios is None else [float(r) for r in _numbers(ratios, float, "--ratios")],
-        seeds=None if seeds is None else _seeds(seeds, 0),
-        measures=[named(name, MEASURES) for name in _words(measures, module.MEASURES)],
+        models=None if models is None else words(models, ()),
+        ratios=module.RATIOS if ratios is None else [float(r) for r in numbers(ratios, float, "--ratios")],
+        seeds=None if seeds is None else seeds_of(seeds, 0),
+        measures=[named(name, MEASURES) for name in words(measures, module.MEASURES)],
         train=train,
         epochs=epochs,
         device=device,
@@ -156,10 +155,10 @@ def approximations(
 
     plan = module.plan(
         data,
-        models=_words(models, MODELS),
-        samples=_integers(samples, "--samples"),
-        seeds=_seeds(seeds, SEEDS),
-        probes=_integers(probes, "--probes"),
+        models=words(models, MODELS),
+        samples=integers(samples, "--samples"),
+        seeds=seeds_of(seeds, SEEDS),
+        probes=integers(probes, "--probes"),
         device=device,
     )
     place = out or Path("results") / f"approximations-{data}"
@@ -169,7 +168,7 @@ def approximations(
 @app.command()
 def stability(
     rates: Annotated[str, typer.Option(help="Learning rates, with commas between them.")] = "0.5,1",
-    steps: Annotated[int, typer.Option(help="Steps of gradient descent.", min=1)] = 2000,
+    steps: Annotated[int, typer.Option(help="Steps of gradient descent.", min=1)] = 8000,
     seeds: Seeds = "1",
     out: Out = None,
     workers: Workers = None,
@@ -181,7 +180,7 @@ def stability(
     """Sharpness over training: the top eigenvalue against 2/lr, the edge of stability, and minimum sharpness."""
     from ..experiments import stability as module
 
-    plan = module.plan(rates=_numbers(rates, float, "--rates"), seeds=_seeds(seeds, 1), steps=steps, device=device)
+    plan = module.plan(rates=numbers(rates, float, "--rates"), seeds=seeds_of(seeds, 1), steps=steps, device=device)
     place = out or Path("results") / "stability"
     _run(module.STABILITY, plan, place, "digits", None, _where(executor, address, workers), force)
 
@@ -205,7 +204,7 @@ def vits(
     """Small vision transformers at equal training loss: the drift of every measure, and its tau with the gap."""
     from ..experiments import vits as module
 
-    names = None if measures is None else _words(measures, ())
+    names = None if measures is None else words(measures, ())
     plan = module.plan(
         networks=networks,
         train=train,
@@ -368,40 +367,3 @@ def _check_device(device: str) -> None:
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise typer.BadParameter(f"{device!r}: {reason}", param_hint="--device") from None
-
-
-def _words(text: str | None, default: Sequence[str]) -> list[str]:
-    return list(default) if text is None else _each_once(word.strip() for word in text.split(",") if word.strip())
-
-
-def _each_once(values: Iterable[Any]) -> list[Any]:
-    """The values without repetitions, in their order."""
-    return list(dict.fromkeys(values))
-
-
-def _numbers(text: str, kind: Callable[[str], Any], option: str) -> list[Any]:
-    try:
-        return _each_once(kind(word) for word in text.split(","))
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text[:60]!r}: expected numbers with commas between them", param_hint=option
-        ) from None
-
-
-def _integers(text: str, option: str) -> list[int]:
-    return _numbers(text, int, option)
-
-
-def _seeds(text: str | None, default: int) -> list[int]:
-    """'3' is the first three, '3-5' those from 3 to 5, '1,3,5' or '3,' those named."""
-    if text is None:
-        return list(range(default))
-    try:
-        if "," in text:
-            return _each_once(int(word) for word in text.split(",") if word.strip())
-        first, last = map(int, text.split("-")) if "-" in text else (0, int(text) - 1)
-    except ValueError:
-        raise typer.BadParameter(f"{text[:60]!r}: expected '10', '3-5' or '1,3,5'", param_hint="--seeds") from None
-    if last - first >= MOST_SEEDS:
-        raise typer.BadParameter(f"{text[:60]!r}: expected at most {MOST_SEEDS:,} seeds", param_hint="--seeds")
-    return list(range(first, last + 1))
