@@ -13,7 +13,7 @@ demo: $(VENV)/ready
 	$(VENV)/bin/minsharp demo
 
 test: lint docs
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 -m "not slow" --durations=20
 
 test-slow: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 -m slow
