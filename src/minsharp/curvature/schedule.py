@@ -82,9 +82,19 @@ class Schedule(Structure):
         operation, slot, leaf = meeting.operation, meeting.slot, meeting.leaf
         known = row(operation).contract.get(slot.argument)
         alone = sum(name == leaf for _, name in operation.reads) == 1
-        if known is None or not alone or operation.many or not known.fits(operation, slot.argument, self.graph):
+        single = not operation.many or self._first_only(operation)
+        if known is None or not alone or not single or not known.fits(operation, slot.argument, self.graph):
             known = PerSampleVJP()
         return Site(slot, leaf, known)
+
+    def _first_only(self, operation: Operation) -> bool:
+        """Whether the other results are statistics that nothing reads: torch makes such norms for in-place ReLUs."""
+        return row(operation).statistics and self._read.isdisjoint(operation.outputs[1:])
+
+    @cached_property
+    def _read(self) -> frozenset[str]:
+        """The values that some operation reads, and the output."""
+        return frozenset([self.graph.output, *(name for op in self.operations for _, name in op.reads)])
 
     @cached_property
     def floats(self) -> tuple[int, int]:

@@ -96,6 +96,9 @@ def widest(tensor: Tensor) -> Tensor:
 class Contraction(ABC):
     """How the cotangents at an operation's output contract with one of its arguments."""
 
+    every = False
+    """Whether it takes the cotangents of every result of the operation, not those of the first alone."""
+
     def fits(self, operation: Operation, argument: str, graph: Graph) -> bool:
         """Whether the rule covers this call; where not, `PerSampleVJP` takes over."""
         return True
@@ -136,6 +139,8 @@ _MASKED_BLOCK = 1 << 22  # numbers: how many cotangents, masked down to single s
 
 class PerSampleVJP(Contraction):
     """The rule of last resort: each sample's cotangents pass back through the whole operation. Slow, and right."""
+
+    every = True
 
     def gradient(self, use: Use, G: Tensor) -> Tensor:
         """Mask the cotangents down to one sample, then let autograd do it, for as many as fit at once."""
