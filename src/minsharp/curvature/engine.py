@@ -313,11 +313,11 @@ class Engine:
             cotangent: Any = found if step.operation.many else found[0]
             for place in forward.places[i]:
                 leaf = place.use.leaf
-                given = cotangent if place.contraction.every else found[0]
+                columns: Any = cotangent if place.contraction.every else found[0]
                 if leaf not in self.schedule.shared:
-                    yield place.leaf.parameter, self.quantity.contract(place, given)
+                    yield place.leaf.parameter, self.quantity.contract(place, columns)
                 else:
-                    gradient = place.contraction.gradient(place.use, given)
+                    gradient = place.contraction.gradient(place.use, columns)
                     shared[leaf] = shared[leaf] + gradient if leaf in shared else gradient
             if step.sites:
                 forward.places[i][0].use.memo.clear()  # all of them hold the same
