@@ -84,6 +84,20 @@ def test_wrong_shape() -> None:
         ms.hessian_trace(net, ((X, X), None))
 
 
+@pytest.mark.parametrize("function", [ms.read, ms.symmetries])
+def test_targets_where_inputs_are_asked_for(function: Any) -> None:
+    with pytest.raises(ms.InputError, match="taken for an input: pass the inputs without the targets"):
+        function(mlp(), (X, torch.zeros(4, dtype=torch.long)))
+
+
+def test_no_tolerance_is_offered_where_none_will_do() -> None:
+    model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 5), nn.GELU(), nn.Linear(5, 3))
+    with pytest.raises(ms.NotExactError, match=r"tolerance=0\.01"):
+        ms.minimum_sharpness(model, X)
+    with pytest.raises(ms.NotExactError, match='Ask for the Gauss-Newton trace: curvature="ggn"'):
+        ms.minimum_sharpness(model, X, scope="full")
+
+
 def test_integer_inputs() -> None:
     with pytest.raises(ms.InputError, match=r"parameters are torch\.float32: try inputs\.to\(torch\.float32\)"):
         ms.hessian_trace(mlp(), X.long())

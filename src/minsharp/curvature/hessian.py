@@ -22,7 +22,7 @@ from .engine import Engine
 from .estimate import Estimator
 from .outputs import Margins, lacks_floor, margins_of, with_floor
 from .quantities import DIAGONAL, TRACE, Measured, Quantity, Result
-from .smooth import Rest
+from .smooth import Rest, probed
 
 Of = Literal["parameters", "activations"]
 
@@ -202,7 +202,7 @@ def measured_over(
     known = network.exactness
     bent = chosen.curvature == "hessian" and not all(known[name] for name in names)
     if bent and not chosen.tolerance:
-        _refuse_inexact(network, names)
+        _refuse_inexact(network, names, estimable=probed(quantity))
     rest = Rest(network, names, loss, quantity, chosen.seed) if bent else None
     size = count(data) if chosen.progress or chosen.tolerance else None
     with bar("samples", size, chosen.progress) as advance:
@@ -242,7 +242,7 @@ def _loss(criterion: Criterion | None, curvature: MatrixName) -> Loss:
     return Centred() if curvature == "jacobian" else as_loss(criterion)
 
 
-def _refuse_inexact(network: Network, names: list[str]) -> None:
+def _refuse_inexact(network: Network, names: list[str], *, estimable: bool) -> None:
     known = network.exactness
     bad = [name for name in names if not known[name]]
     if not bad:
@@ -255,6 +255,10 @@ def _refuse_inexact(network: Network, names: list[str]) -> None:
         "the outputs are not piecewise linear in these parameters, so their Hessian is not the Gauss-Newton "
         "matrix; to blame:\n"
         + "\n".join(lines)
-        + "\nAsk for an estimate with an error bar: tolerance=0.01 (what is left "
-        f'out is probed; needs targets), for the Gauss-Newton trace: curvature="ggn"{also}'
+        + "\nAsk "
+        + (
+            "for an estimate with an error bar: tolerance=0.01 (what is left out is probed; needs targets), "
+            * estimable
+        )
+        + f'for the Gauss-Newton trace: curvature="ggn"{also}'
     )

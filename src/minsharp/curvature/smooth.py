@@ -18,12 +18,17 @@ _MOST = 4096
 """Probes of a block: what is not known well enough then keeps the error that it has."""
 
 
+def probed(quantity: Quantity[Any]) -> bool:
+    """Whether what the Gauss-Newton matrix leaves out of it can be estimated."""
+    return quantity in _PROBES
+
+
 class Rest:
     """Estimates R for one block of the data at a time, as well as it has to be known."""
 
     def __init__(self, network: Network, parameters: list[str], loss: Loss, quantity: Quantity[Any], seed: int):
         self.network, self.parameters, self.loss = network, parameters, loss
-        if quantity not in _PROBES:
+        if not probed(quantity):
             raise NotExactError(
                 "the outputs are not piecewise linear in all of these parameters, and matrices of what the "
                 'Gauss-Newton matrix leaves out need not be positive: ask for curvature="ggn"'

@@ -136,6 +136,8 @@ def _refuse_inputs(model: nn.Module, example: Inputs) -> None:
             hint = (
                 ". Several inputs go in a tuple, in data beside the targets or None: ((a, b), targets), ((a, b), None)"
             )
+        if isinstance(error, TypeError) and "were given" in str(error) and isinstance(example, tuple):
+            hint = ". Each tensor of the tuple is taken for an input: pass the inputs without the targets"
         raise InputError(
             f"{type(model).__name__} does not run on {describe(example)}: {_first_line(error)}{hint}"
         ) from error
