@@ -66,7 +66,7 @@ def test_the_version_is_not_formatted() -> None:
     ("words", "expected"),
     [
         ("minsharp compare m.pt2 --measures rel", [n for n in map(names.word, names.MEASURES) if n.startswith("rel")]),
-        ("minsharp compare m.pt2 --measure asa", ["asam", "asam-average"]),
+        ("minsharp compare m.pt2 --measure asa", ["asam", "asam-average", "asam-normalized-logits"]),
         ("minsharp measure m.pt2 --data ", list(names.DATA)),
         ("minsharp measure m.pt2 --data c", ["cifar-10"]),
         ("minsharp measure m.pt2 --curvature ", ["hessian", "ggn", "margin"]),
