@@ -88,7 +88,7 @@ class Schedule(Structure):
         return Site(slot, leaf, known)
 
     def _first_only(self, operation: Operation) -> bool:
-        """Whether the other results are statistics that nothing reads: so torch writes a norm before an in-place ReLU."""
+        """Whether the other results are statistics that nothing reads: a norm before an in-place ReLU."""
         return row(operation).statistics and self._read.isdisjoint(operation.outputs[1:])
 
     @cached_property
