@@ -70,8 +70,8 @@ def beginning(incomplete: str, names: Sequence[str]) -> list[str]:
 def last_beginning(incomplete: str, names: Sequence[str]) -> list[str]:
     """The same for the last of several names with commas between them.
 
-    >>> last_beginning("trace,asa", MEASURES)
-    ['trace,asam', 'trace,asam-average']
+    >>> last_beginning("trace,asam-a", MEASURES)
+    ['trace,asam-average']
     """
     head, comma, last = incomplete.rpartition(",")
     return [head + comma + name for name in beginning(last, names)]
