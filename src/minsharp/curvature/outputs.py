@@ -114,9 +114,7 @@ def _margins(loss: Loss, network: Network, data: Data, seen: _Tally) -> Margins:
             "a pair, a list or a DataLoader, or give the floor, as in loss=minsharp.losses.Margin(floor=0.1)"
         )
     squares, numbers = 0.0, 0
-    for outputs, batch in outputs_of(network, data, seen.counting):
-        if not is_finite(outputs):
-            raise first_non_finite(network, network.bind(batch.inputs))
+    for outputs, _ in outputs_of(network, data, seen.counting):
         margins = wide(Margin().margins(classes_first(outputs, loss)))
         squares, numbers = squares + float(margins.square().sum()), numbers + margins.numel()
     return Margins(squares, numbers)
