@@ -125,10 +125,16 @@ def problem(name: str) -> Problem:
     return Problem(name, model, x, x.new_zeros(len(x), dtype=torch.long))
 
 
+def outputs_of(given: Problem) -> Tensor:
+    """The logits of all samples, at all positions."""
+    with torch.no_grad():
+        logits: Tensor = given.model(given.x)
+    return logits
+
+
 def columns_of(given: Problem) -> Columns:
     """The factor S of cross-entropy that minsharp uses: (n, R, *output), a few columns at a time."""
-    with torch.no_grad():
-        outputs = given.model(given.x)
+    outputs = outputs_of(given)
     loss = on_axis(as_loss(None), (1, *outputs.shape[1:]), None, ENTRIES[given.name].class_axis)
     return loss.columns(outputs, None)
 
@@ -142,7 +148,8 @@ def minsharp_trace(given: Problem, _setting: int) -> Run:
 def functional_trace(given: Problem, rows: int) -> Run:
     """By torch.func, with so many rows (columns of all samples) at once."""
     weights = {name: p.detach() for name, p in given.model.named_parameters()}
-    columns = columns_of(given)
+    columns, outputs = columns_of(given), outputs_of(given)
+    terms = outputs.numel() // outputs.shape[ENTRIES[given.name].class_axis]  # of the loss, a mean over positions too
     per_vmap, at_once = min(rows, columns.rank), max(1, rows // columns.rank)
 
     def squares(x: Tensor, S: Tensor) -> Tensor:
@@ -158,7 +165,7 @@ def functional_trace(given: Problem, rows: int) -> Run:
                 S = columns.slice(start, min(start + per_vmap, columns.rank))
                 for x, s in zip(given.x.split(at_once), S.split(at_once), strict=True):
                     total += float(torch.vmap(squares)(x, s).double().sum())
-        return total / len(given.x)
+        return total / terms
 
     return run
 

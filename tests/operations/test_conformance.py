@@ -27,6 +27,7 @@ from minsharp.operations.linear import pull_linear
 from minsharp.operations.pools import pull_max_pool
 from minsharp.rules.channels import entrywise, moved, reduced
 from minsharp.rules.contraction import Contraction, Elementwise, Use
+from minsharp.rules.narrowing import Parts, each_entry
 from minsharp.rules.pullback import Pull, Pullback
 from minsharp.rules.row import Row
 
@@ -285,6 +286,11 @@ BREAKS: dict[str, tuple[str, Callable[[Row], Row]]] = {
         "embedding",
         lambda r: replace(r, contract={"weight": Forgetful(r.contract["weight"])}),
     ),
+    "queries that see each other": (
+        "scaled_dot_product_attention",
+        lambda r: replace(r, narrows=lambda values, operation, axis, size: Parts({"query": axis, "key": axis})),
+    ),
+    "softmax entry by entry": ("softmax", lambda r: replace(r, narrows=each_entry)),
     "detach that lets derivatives through": ("detach", lambda r: replace(r, detaches=False)),
     "view_as with a part in it": ("view_as", lambda r: replace(r, ignores=(), formula="self + other")),
 }

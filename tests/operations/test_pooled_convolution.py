@@ -10,8 +10,7 @@ from torch import Tensor, nn
 import minsharp as ms
 from minsharp.curvature import engine
 from minsharp.curvature.schedule import Schedule
-from minsharp.operations import dependence
-from minsharp.operations.pooled_convolution import rewritten
+from minsharp.operations.rewriting import rewritten
 from tests.support import oracles
 
 CLASSES = 3
@@ -47,10 +46,7 @@ def case(request: pytest.FixtureRequest) -> tuple[ms.Network, Tensor]:
 
 
 def names(net: ms.Network, *parameters: str) -> list[str]:
-    return [
-        operation.name
-        for operation in rewritten(net.graph, dependence(net.graph, parameters or net.graph.parameters)).operations
-    ]
+    return [operation.name for operation in rewritten(net.graph, parameters or net.graph.parameters).operations]
 
 
 def test_same_numbers_as_the_oracle(case: tuple[ms.Network, Tensor]) -> None:

@@ -7,8 +7,8 @@ from functools import cached_property, lru_cache
 from ..graph.records import Graph, Operation, Samples, Value, dead_after
 from ..graph.slots import Slot
 from ..network.structure import Meeting, Structure
-from ..operations import TABLE, dependence, row
-from ..operations.pooled_convolution import rewritten
+from ..operations import TABLE, row
+from ..operations.rewriting import rewritten
 from ..rules.contraction import Contraction, PerSampleVJP
 
 
@@ -51,7 +51,7 @@ def fast_schedule(graph: Graph, parameters: tuple[str, ...]) -> "Schedule":
 
 @lru_cache(maxsize=16)
 def _fast_schedule(graph: Graph, parameters: tuple[str, ...], edition: int) -> "Schedule":
-    return Schedule(rewritten(graph, dependence(graph, parameters)), parameters)
+    return Schedule(rewritten(graph, parameters), parameters)
 
 
 class Schedule(Structure):

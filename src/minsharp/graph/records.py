@@ -1,7 +1,7 @@
 """A network as plain frozen records: what the reader writes and everything after it reads."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import Any, Literal
@@ -199,6 +199,19 @@ class Graph:
     def inputs(self) -> tuple[Value, ...]:
         """What forward is called with."""
         return self.of_kind("input")
+
+
+def renamed(operation: Operation, names: Mapping[str, str]) -> Operation:
+    """The operation reading other values instead of some."""
+
+    def other(given: Any) -> Any:
+        if isinstance(given, tuple):
+            return tuple(other(item) for item in given)
+        return Ref(names[given.name]) if isinstance(given, Ref) and given.name in names else given
+
+    if all(name not in names for _, name in operation.reads):
+        return operation
+    return replace(operation, arguments={name: other(given) for name, given in operation.arguments.items()})
 
 
 def with_double_types(bound: Mapping[str, Any]) -> dict[str, Any]:

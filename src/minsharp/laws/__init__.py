@@ -7,6 +7,7 @@ one sample's shape, every output too, so that each entry that goes in and comes 
     linearity     the Jacobian of a parameter that is called exact does not change along that parameter
     pull          the row's pullback is autograd's
     contraction   trace and diagonal are those of dense Jacobians, one sample at a time
+    parts         a part of the result is made of the parts of what goes in that the row names
     untouched     no parameter, buffer, input, argument, cotangent or mode is changed by any of it
 
 `check` tries an operation on several examples, `check_loss` a loss on a batch; both return what is broken as text.

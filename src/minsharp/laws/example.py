@@ -13,13 +13,14 @@ from ..operations.examples.notation import Example
 from .close import equal
 from .contraction import contraction_law
 from .linearity import linearity_law
+from .parts import parts_law
 from .probe import Entry, UnfitError
 from .pull import pull_law
 from .scale import SCOPES, freedom, scale_law
 from .trial import Trial, begin
 
-Law = Literal["scale", "linearity", "pull", "contraction", "untouched"]
-LAWS: tuple[Law, ...] = ("scale", "linearity", "pull", "contraction", "untouched")
+Law = Literal["scale", "linearity", "pull", "contraction", "parts", "untouched"]
+LAWS: tuple[Law, ...] = ("scale", "linearity", "pull", "contraction", "parts", "untouched")
 
 
 class Snapshot:
@@ -65,6 +66,7 @@ _CHECKS: dict[Law, Callable[[Trial], Iterator[str]]] = {
     "linearity": linearity_law,
     "pull": pull_law,
     "contraction": contraction_law,
+    "parts": parts_law,
 }
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..graph.records import Operation
 from ..rules.channels import UnfitError, Walk
 from ..rules.frames import FrameWalk, Labels
+from ..rules.narrowing import of_queries
 from ..rules.pullback import Cotangents, Pull, by_autograd, unbroadcast, wide
 from ..rules.row import Row
 from .linear import met
@@ -110,6 +111,10 @@ def attention_frames(walk: FrameWalk, operation: Operation) -> Labels:
 
 ROWS: dict[str, Row] = {
     "scaled_dot_product_attention": Row(
-        "f(query*key, attn_mask)*value", pull_attention, channels=attention_scales, frames=attention_frames
+        "f(query*key, attn_mask)*value",
+        pull_attention,
+        channels=attention_scales,
+        frames=attention_frames,
+        narrows=of_queries,
     ),
 }

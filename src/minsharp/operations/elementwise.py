@@ -1,6 +1,7 @@
 """Functions of each entry by itself: activations, sums, products, comparisons."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from ..graph.records import Operation
 from ..rules.channels import Walk, entrywise
 from ..rules.contraction import Elementwise, Use
 from ..rules.frames import added_frames, multiplied, passed
+from ..rules.narrowing import each_entry, other_than_dim
 from ..rules.pullback import Cotangents, Pull, by_autograd, by_derivative, by_slope, laid_as, unbroadcast
 from ..rules.row import Row
 
@@ -162,15 +164,9 @@ _SMOOTH = (
 )
 """Functions of each entry by itself, and not piecewise linear."""
 
-ROWS: dict[str, Row] = {
+_EACH_ENTRY: dict[str, Row] = {
     "relu": Row("self", pull_relu, channels=entrywise),
     "leaky_relu": Row("self", by_derivative(leaky_slope), channels=entrywise),
-    "prelu": Row(
-        "self + self*weight",
-        pull_prelu,
-        contract={"weight": Elementwise(lambda use: use.per_sample("self").clamp_max(0), channel=True)},
-        channels=prelu_scales,
-    ),
     "abs": Row("self", by_derivative(lambda bound, out: bound["self"].sign()), channels=entrywise),
     "relu6": Row("self + 1", by_slope, channels=entrywise),
     "hardtanh": Row("self + min_val + max_val", by_slope, channels=entrywise),
@@ -184,10 +180,6 @@ ROWS: dict[str, Row] = {
     "threshold": Row("self + threshold + value", by_slope, channels=entrywise),
     **dict.fromkeys(_SMOOTH, Row("f(self)", by_slope)),
     "pow": Row("f(self, exponent)", by_slope),
-    "softmax": Row("f(self)", pull_softmax),
-    "_softmax": Row("f(self)", pull_softmax),
-    "log_softmax": Row("f(self)", pull_log_softmax),
-    "_log_softmax": Row("f(self)", pull_log_softmax),
     "add": _add,
     "sub": _add,
     "subtract": _add,
@@ -217,4 +209,22 @@ ROWS: dict[str, Row] = {
     "trunc": Row("step(self)"),
     "frac": Row("self + 1"),
     "round": Row("step(self)"),
+}
+
+_softmax = Row("f(self)", pull_softmax, narrows=other_than_dim)
+
+_log_softmax = Row("f(self)", pull_log_softmax, narrows=other_than_dim)
+
+ROWS: dict[str, Row] = {
+    **{name: replace(row, narrows=each_entry) for name, row in _EACH_ENTRY.items()},
+    "prelu": Row(
+        "self + self*weight",
+        pull_prelu,
+        contract={"weight": Elementwise(lambda use: use.per_sample("self").clamp_max(0), channel=True)},
+        channels=prelu_scales,
+    ),
+    "softmax": _softmax,
+    "_softmax": _softmax,
+    "log_softmax": _log_softmax,
+    "_log_softmax": _log_softmax,
 }

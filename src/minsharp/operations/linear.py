@@ -10,6 +10,7 @@ from ..graph.records import Graph, Operation
 from ..rules.channels import Rule, UnfitError, Walk
 from ..rules.contraction import IN_ROWS, Elementwise, Outer, Use
 from ..rules.frames import FrameWalk, Labels, along
+from ..rules.narrowing import before_last, of_rows
 from ..rules.pullback import Cotangents, Pull, by_autograd, stacked, unbroadcast
 from ..rules.row import Row
 from .product_frames import product_frames
@@ -224,6 +225,7 @@ ROWS: dict[str, Row] = {
         {"weight": Matrix("input"), "bias": Elementwise()},
         matrix_scales("weight", "input", "bias"),
         frames=linear_frames,
+        narrows=before_last("input"),
     ),
     "matmul": Row(
         "self*other",
@@ -231,6 +233,7 @@ ROWS: dict[str, Row] = {
         factors("self", "other"),
         matmul_scales,
         frames=matmul_frames,
+        narrows=of_rows("self"),
     ),
     "mm": Row(
         "self*mat2",
@@ -249,7 +252,7 @@ ROWS: dict[str, Row] = {
     "tensordot": Row("self*other"),
     "mv": Row("self*vec"),
     "addcmul": Row("self + tensor1*tensor2"),
-    "bmm": Row("self*mat2", pull_matmul, factors("self", "mat2"), frames=matmul_frames),
+    "bmm": Row("self*mat2", pull_matmul, factors("self", "mat2"), frames=matmul_frames, narrows=of_rows("self")),
     "addmm": Row(
         "self + mat1*mat2",
         pull_matmul,

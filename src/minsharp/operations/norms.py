@@ -11,6 +11,7 @@ from torch import Tensor
 from ..graph.records import Operation
 from ..rules.channels import Rule, Walk
 from ..rules.contraction import Elementwise, Use
+from ..rules.narrowing import before_normalized
 from ..rules.pullback import Cotangents, Pull, by_autograd, wide
 from ..rules.row import Row
 
@@ -178,11 +179,19 @@ _batch_norm = Row(
 ROWS: dict[str, Row] = {
     "batch_norm": _batch_norm,
     "_native_batch_norm_legit_no_training": replace(_batch_norm, statistics=True),
-    "layer_norm": Row("f(input)*weight + bias", pull_layer_norm, _LAST_NORM, norm_scales(False)),
+    "layer_norm": Row(
+        "f(input)*weight + bias", pull_layer_norm, _LAST_NORM, norm_scales(False), narrows=before_normalized
+    ),
     "native_layer_norm": Row(
         "f(input)*weight + bias", pull_layer_norm, _LAST_NORM, norm_scales(False), statistics=True
     ),
-    "rms_norm": Row("f(input)*weight", pull_rms_norm, {"weight": Elementwise(normalized)}, norm_scales(False)),
+    "rms_norm": Row(
+        "f(input)*weight",
+        pull_rms_norm,
+        {"weight": Elementwise(normalized)},
+        norm_scales(False),
+        narrows=before_normalized,
+    ),
     "group_norm": Row("f(input)*weight + bias", pull_group_norm, _CHANNEL_NORM, norm_scales(True)),
     "instance_norm": Row("f(input)*weight + bias", pull_instance_norm, _CHANNEL_NORM, norm_scales(True)),
     "_weight_norm": Row("f(v)*g"),

@@ -21,11 +21,6 @@ MOST_PLACES = 16
 """In a window: each costs a convolution of its own, and from about 30 on that is slower than a scatter."""
 
 
-def rewritten(graph: Graph, depends: Container[str]) -> Graph:
-    """For measuring some of the parameters."""
-    return pool_by_place(pool_before_relu(graph), depends)
-
-
 def pool_before_relu(graph: Graph) -> Graph:
     """Let max pools run before the ReLU that they follow: the same numbers and gradients, on a smaller tensor."""
     values, operations = dict(graph.values), list(graph.operations)

@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..graph.forms import ANY
-from ..graph.records import Operation
+from ..graph.records import Operation, Value
 from ..rules.channels import UnfitError, Walk, along_last, called, entrywise, moved
 from ..rules.contraction import Elementwise
 from ..rules.frames import carried, picked
+from ..rules.narrowing import Parts, same_place, taken_beside
 from ..rules.pullback import Cotangents, Pull, by_autograd, unbroadcast
 from ..rules.row import Row
 
@@ -62,7 +63,8 @@ def pull_taken(operation: Operation, bound: Mapping[str, Any], wanted: frozenset
             return {}
         if columns.shape[1:] == x.shape:  # all of it
             return {"self": columns}
-        back = blank(columns, x.shape)
+        covered = operation.many and all(g is not None for g in given)
+        back = (room if covered else blank)(columns, x.shape)
         views = operation.call({**bound, **axes, "self": back})
         for view, g in zip(views if operation.many else [views], given, strict=True):
             if g is not None:
@@ -72,11 +74,22 @@ def pull_taken(operation: Operation, bound: Mapping[str, Any], wanted: frozenset
     return made, pull
 
 
-def blank(G: Tensor, shape: Sequence[int]) -> Tensor:
-    """Zeros for the cotangents of an argument, (R, *shape), sample by sample in memory."""
+def room(G: Tensor, shape: Sequence[int]) -> Tensor:
+    """For the cotangents of an argument, (R, *shape), sample by sample in memory; not yet written."""
     if not len(shape):
-        return G.new_zeros(len(G))
-    return G.new_zeros(shape[0], len(G), *shape[1:]).transpose(0, 1)
+        return G.new_empty(len(G))
+    return G.new_empty(shape[0], len(G), *shape[1:]).transpose(0, 1)
+
+
+def blank(G: Tensor, shape: Sequence[int]) -> Tensor:
+    """The same with zeros."""
+    return room(G, shape).zero_()
+
+
+def permuted_parts(values: Mapping[str, Value], operation: Operation, axis: int, size: int) -> Parts:
+    """The same axis, where it was."""
+    rank = len(values[operation.outputs[0]].shape)
+    return Parts({"self": _order(operation, operation.arguments, rank)[axis]})
 
 
 def _after_columns(dim: int) -> int:
@@ -185,15 +198,19 @@ def padded_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]
 
 _shape = Row("self", pull_reshaped, channels=moved, rearranges=True, in_order=True)
 
-_axes = Row("self", pull_permuted, channels=moved, rearranges=True)
+_same_place = replace(_shape, narrows=same_place)
 
-_dropout = Row("input", pull_reshaped, channels=entrywise, rearranges=True)
+_axes = Row("self", pull_permuted, channels=moved, rearranges=True, narrows=permuted_parts)
+
+_dropout = Row("input", pull_reshaped, channels=entrywise, rearranges=True, narrows=same_place)
 
 _homogeneous = Row("self")
 
 _moved = Row("self", channels=moved)
 
 _taken = Row("self", pull_taken, channels=moved)
+
+_one_taken = replace(_taken, narrows=taken_beside)
 
 _cat = Row("sum(tensors)", pull_concatenated, channels=moved, joins=True)
 
@@ -204,13 +221,13 @@ ROWS: dict[str, Row] = {
     "view_as": replace(_shape, ignores=("other",)),
     "reshape_as": replace(_shape, ignores=("other",)),
     "_unsafe_view": _shape,
-    "reshape": _shape,
-    "flatten": _shape,
-    "unflatten": _shape,
+    "reshape": _same_place,
+    "flatten": _same_place,
+    "unflatten": _same_place,
     "squeeze": _shape,
-    "unsqueeze": _shape,
-    "contiguous": _shape,
-    "clone": _shape,
+    "unsqueeze": _same_place,
+    "contiguous": _same_place,
+    "clone": _same_place,
     "alias": _shape,
     "detach": replace(_shape, detaches=True),
     "dropout": _dropout,
@@ -225,9 +242,9 @@ ROWS: dict[str, Row] = {
     "swapaxes": _axes,
     "swapdims": _axes,
     "moveaxis": _axes,
-    "select": _taken,
-    "slice": _taken,
-    "narrow": _taken,
+    "select": _one_taken,
+    "slice": _one_taken,
+    "narrow": _one_taken,
     "index": Row("self", pull_index, frames=picked),
     "index_select": Row("self", pull_index_select, frames=picked),
     "gather": Row("self", pull_gathered),

@@ -9,6 +9,7 @@ from ..graph.records import Operation
 from .channels import Rule
 from .contraction import Contraction
 from .frames import FrameRule
+from .narrowing import Narrowing
 from .pullback import Pullback, by_autograd
 
 
@@ -41,6 +42,8 @@ class Row:
     """What runs in place of torch's own operation, with the same arguments."""
     frames: FrameRule | None = None
     """How frames pass; what only moves entries needs no rule."""
+    narrows: Narrowing | None = None
+    """How a part of the result along one axis is made of parts of what goes in."""
     compares: bool = False
     """The result tells only which argument is larger: it stays if both are scaled alike."""
 
