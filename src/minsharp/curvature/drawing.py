@@ -19,10 +19,12 @@ from torch import Tensor
 from .plan import FORWARD, FREEDOM, Group, Plan
 
 _MIXES = (2, 4, 8, 16, 32, 64)
-_LEAST = 8
+LEAST = 8
 """Samples to be drawn in each block, at least."""
 _SURE = 0.8
 """The largest probability: beyond it a sample is taken for certain."""
+_TOLD = 0.3
+"""The largest mean of it: those that are nearly certain tell little of the variance."""
 _SURES = torch.tensor([*range(16), *(int(16 * 1.25**k) for k in range(90))])
 """How many may be taken for certain."""
 
@@ -51,31 +53,36 @@ class _Choice:
 
 
 def drawing(
-    shares: Tensor, model: Model, rank: int, variance: float, generator: torch.Generator, told: int
+    shares: Tensor, model: Model, rank: int, variance: float, generator: torch.Generator, least: int
 ) -> Plan | None:
     """The least cost at which the variance is expected to stay below a bound; None where all have to be pulled back.
 
-    ``shares`` are the e_i, (n,), and ``told`` is how many samples there will be in all.
+    ``shares`` are the e_i, (n,), and no fewer than ``least`` are drawn.
     """
     sizes, order = shares.sort(descending=True)
     options = [0, *(m for m in _MIXES if m < rank)] if model.noise < inf else [0]
-    least = _least(len(shares), told)
     found = [_best(sizes, model, mixes, rank, variance, least) for mixes in options]
     choices = [choice for choice in found if choice is not None]
     best = min(choices, key=lambda choice: choice.cost, default=None)
     return None if best is None else _drawn(sizes, order, best, generator)
 
 
-def fewest(shares: Tensor, mixes: int, rank: int, generator: torch.Generator, told: int) -> Plan | None:
-    """As few as tell their variance, where nothing is known yet; None where that is no less than a column of each."""
+def fewest(shares: Tensor, mixes: int, rank: int, generator: torch.Generator, least: int) -> Plan | None:
+    """As few as tell their variance, where nothing is known yet; None where that is no less than a column of each.
+
+    Where few samples have most of the curvature, half as many have to do beside those that are taken for certain.
+    """
     sizes, order = shares.sort(descending=True)
-    best = _best(sizes, Model(0.0, 0.0), mixes, rank, 1.0, _least(len(shares), told))
-    return None if best is None or best.cost > len(shares) else _drawn(sizes, order, best, generator)
+    for number, most in ((least, len(shares)), (max(LEAST, least // 2), 2 * len(shares))):
+        best = _best(sizes, Model(0.0, 0.0), mixes, rank, 1.0, number)
+        if best is not None and best.cost <= most:
+            return _drawn(sizes, order, best, generator)
+    return None
 
 
-def _least(n: int, told: int) -> int:
-    """How many of so many samples are to be drawn, that the variance is known at the end."""
-    return max(_LEAST, ceil(FREEDOM * n / max(told, n)))
+def least_of(n: int, told: int) -> int:
+    """How many of n samples are to be drawn, that the variance is known at the end, after ``told`` samples in all."""
+    return max(LEAST, ceil(FREEDOM * n / max(told, n)))
 
 
 def _drawn(sizes: Tensor, order: Tensor, best: _Choice, generator: torch.Generator) -> Plan:
@@ -94,7 +101,8 @@ def _best(sizes: Tensor, model: Model, mixes: int, rank: int, variance: float, l
     sums, squares = (_from_the_end(part)[sure] for part in (sizes, sizes.square()))
     each = model.variance(mixes)
     drawn = (each * sums.square() / (variance + model.spread * squares)).ceil().clamp_min(least)
-    fits = (drawn * sizes[sure] <= _SURE * sums) & (sums > 0)
+    even = drawn * squares <= _TOLD * sums.square()  # the mean probability of those drawn
+    fits = (drawn * sizes[sure] <= _SURE * sums) & even & (sums > 0)
     if not fits.any():
         return None
     cost = torch.where(fits, sure * rank + drawn * ((mixes or rank) + FORWARD), torch.inf)

@@ -19,7 +19,7 @@ from ..network.network import Network
 from ..results.sums import CurvatureSum
 from ..subject.batches import Batch, chunks
 from ..text import percent
-from .drawing import Model, drawing, fewest
+from .drawing import LEAST, Model, drawing, fewest, least_of
 from .engine import Engine
 from .plan import FREEDOM, Group, Plan, plan
 from .quantities import Quantity
@@ -184,8 +184,7 @@ class Estimator:
             allowed = self._allowed(so_far.trace + (known + trace) * ahead, so_far.spread.total, ahead)
             if found is not None and found.spread.total <= _SLACK * allowed:
                 break
-            told = told if found is None else max(told, FREEDOM + 1)  # some is told already
-            made = self._made(block, max(_still_wanted(allowed, found), _TINY), told, scale)
+            made = self._made(block, max(_still_wanted(allowed, found), _TINY), told, scale, further=found is not None)
             found = made if found is None or not made.units else found.joined(made)
         assert found is not None
         return found
@@ -193,7 +192,7 @@ class Estimator:
     def _first(self, block: Block, told: int) -> _Estimate:
         """The estimate of least cost that tells its error, to learn from what further ones will come to."""
         rank, mixes = self.engine.rank, _DRAWS if self.engine.rank > _FEW else 0
-        few = fewest(block.shares, mixes, rank, self.generator, told)
+        few = fewest(block.shares, mixes, rank, self.generator, least_of(len(block.shares), told))
         if few is None:
             return self._counted(block, plan(block.energies, rank, inf, self.generator, told), self._mixing)
         made, squares = self._sum_of_groups(block, few)
@@ -206,17 +205,22 @@ class Estimator:
         self._drawing.learn(made.spread.total, units)
         return replace(made, units=self._drawing.value * units)
 
-    def _made(self, block: Block, allowed: float, told: int, scale: tuple[float, float]) -> _Estimate:
-        """One estimate, planned to have no more than a given variance; there will be so many samples in all."""
+    def _made(self, block: Block, allowed: float, told: int, scale: tuple[float, float], *, further: bool) -> _Estimate:
+        """One estimate, planned to have no more than a given variance; there will be so many samples in all.
+
+        What is further to others need not tell its variance all by itself.
+        """
         rank, few = self.engine.rank, None
         if self._model is not None:
             variance = allowed / max(self._drawing.value, _TINY)
-            few = drawing(block.shares, self._model, rank, variance, self.generator, told)
+            least = LEAST if further else least_of(len(block.shares), told)
+            few = drawing(block.shares, self._model, rank, variance, self.generator, least)
             if few is not None and few.cost <= len(block.shares):
                 return self._counted(block, few, self._drawing, scale[0])
         if not self._mixing.planned:
             self._try_mixing(block)
             scale = (scale[0], self._mixing.value)
+        told = max(told, FREEDOM + 1) if further else told
         every = plan(block.energies, rank, allowed / max(self._mixing.value, _TINY), self.generator, told)
         if few is not None and few.cost < every.cost:
             return self._counted(block, few, self._drawing, scale[0])

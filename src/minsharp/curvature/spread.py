@@ -101,6 +101,7 @@ def _among(sums: Tensor, chance: Tensor) -> Tensor:
 
     Hajek's estimate for a fixed number of samples: squared distances from their mean, weighted with 1 - q.
     """
-    n, weight = len(chance), 1 - chance
-    mean = (sums * weight).sum(1, keepdim=True) / weight.sum()
-    return (sums - mean) * (weight * n / (n - 1)).sqrt()
+    weight = 1 - chance
+    part = weight / weight.sum()
+    mean = (sums * part).sum(1, keepdim=True)
+    return (sums - mean) * (weight / (1 - part.square().sum())).sqrt()
