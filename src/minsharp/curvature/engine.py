@@ -193,17 +193,22 @@ class Engine:
         for S in self.all_columns(work, last):
             yield from self.pull(work, S, last)
 
-    def all_columns(self, work: Work, last: LastLayer | None) -> Iterator[Tensor]:
+    def all_columns(self, work: Work, last: LastLayer | None, together: int | None = None) -> Iterator[Tensor]:
         """Every column that there is, (n, R, ...), some at a time, where `pull` takes them."""
+        together = together or self.columns
         if last is None or not last.narrows:
             columns = self.loss.columns(work.outputs, work.targets)
-            for start in range(0, columns.rank, self.columns):
-                S = self._some(columns, start, work.outputs)
+            for start in range(0, columns.rank, together):
+                S = self._some(columns, start, work.outputs, together)
                 yield S if last is None else last.passed_on(S)
             return
         columns = last.columns()
-        for start in range(0, columns.rank, self.columns):
-            yield columns.slice(start, min(start + self.columns, columns.rank))
+        for start in range(0, columns.rank, together):
+            yield columns.slice(start, min(start + together, columns.rank))
+
+    def columns_of(self, n: int) -> int:
+        """How many columns of so many samples are pulled back at once: more, if the samples are few."""
+        return max(self.columns, self.columns * self.samples // max(n, 2))
 
     @property
     def _may_narrow(self) -> bool:
@@ -238,9 +243,9 @@ class Engine:
         """(n, R, ...) -> (R, n, ...), zero for a twin."""
         return (torch.cat([S, torch.zeros_like(S)]) if work.has_twin else S).transpose(0, 1)
 
-    def _some(self, columns: Columns, start: int, outputs: Tensor) -> Tensor:
-        """The next columns, as many as fit into memory; refuses what is not shaped (n, R, *output)."""
-        stop = min(start + self.columns, columns.rank)
+    def _some(self, columns: Columns, start: int, outputs: Tensor, together: int) -> Tensor:
+        """The next columns, so many of them; refuses what is not shaped (n, R, *output)."""
+        stop = min(start + together, columns.rank)
         S = columns.slice(start, stop)
         expected = (len(outputs), stop - start, *outputs.shape[1:])
         if S.shape != expected or S.dtype != outputs.dtype:

@@ -7,32 +7,37 @@ has no more than its share of the variance that the tolerance allows. So a singl
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from math import sqrt
+from dataclasses import dataclass, field, replace
+from math import inf, sqrt
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..losses import Factor, Loss
+from ..losses import Loss
 from ..network.network import Network
 from ..results.sums import CurvatureSum
 from ..subject.batches import Batch, chunks
 from ..text import percent
-from .engine import Engine, Work
-from .head import LastLayer
-from .plan import Group, Plan, plan
-from .quantities import TRACE, Quantity
+from .drawing import LEAST, Model, drawing, fewest, least_of
+from .engine import Engine
+from .plan import FREEDOM, Group, Plan, plan
+from .quantities import Quantity
 from .signs import generator_for
 from .smooth import Rest, covariance
 from .spread import Spread, Watched
+from .sweep import Block, Sums, Sweeper
 
 _TOGETHER = 4
 """Columns that a block is sized for."""
 _PILOT = 16
-"""Samples of the first block from which the first plan is made, and ..."""
+"""Samples that tell what mixing costs, where it was not tried, and ..."""
 _DRAWS = 4
 """... draws for each of them."""
+_FEW = 24
+"""Columns: if there are no more, the first samples to be drawn have all of theirs pulled back."""
+_LIKE = 0.05**2
+"""The least relative variance among samples that a few of them are believed to have."""
 _ROUNDS = 12
 _SLACK = 1.1
 """How far the variance of a block may be above its share."""
@@ -40,8 +45,6 @@ _MISSED = 1.5
 """How many times the tolerance an error may be without a word."""
 
 _TINY = 1e-300
-
-Sums = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -66,21 +69,21 @@ class _Estimate:
         return _Estimate(sums, mine * self.trace + yours * other.trace, spread, units)
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Some samples after a forward pass, with the last layer if it is dealt with in closed form: its own sums."""
+@dataclass
+class _Ratio:
+    """Of what came to what was planned, or the like."""
 
-    batch: Batch
-    work: Work
-    factor: Factor
-    last: LastLayer | None
-    own: Sums
-    trace: float
+    seen: float = 0.0
+    planned: float = 0.0
+
+    def learn(self, seen: float, planned: float) -> None:
+        """One more of both."""
+        self.seen += seen
+        self.planned += planned
 
     @property
-    def energies(self) -> Tensor:
-        """The output curvature of each sample, column by column: (n, *entries)."""
-        return self.factor.energies.double().cpu()
+    def value(self) -> float:
+        return self.seen / self.planned if self.planned else 1.0
 
 
 @dataclass
@@ -121,8 +124,10 @@ class Estimator:
         self.loss, self.tolerance = loss, tolerance
         self.seed, self.blocks = seed, 0
         self.generator = torch.Generator()  # that of the block
-        self._variance, self._units = 0.0, 0.0  # seen, and planned: their ratio is kappa
-        self._traces, self._energy = 0.0, 0.0  # likewise: trace per unit of output curvature
+        self.sweeper = Sweeper(self.engine, loss, self.watched)
+        self._model: Model | None = None  # for samples that stand for others
+        self._drawing, self._mixing = _Ratio(), _Ratio()  # variance that was seen, and planned
+        self._trace = _Ratio()  # and that per unit of output curvature
 
     def run(
         self, stream: Iterator[Batch], expected: int | None = None, advance: Callable[..., None] = lambda n, note: None
@@ -141,7 +146,8 @@ class Estimator:
 
     def _add(self, batch: Batch, so_far: "_SoFar", ahead: float) -> None:
         """Estimate the sums of a block, and add them; half of the variance is for what Gauss-Newton leaves out."""
-        block = self._start(batch)
+        with torch.no_grad():
+            block = self.sweeper.start(batch)
         self.generator = generator_for(batch, self.seed, self.blocks)
         self.blocks += 1
         rest = None if self.rest is None else self.rest.first(batch)
@@ -168,124 +174,98 @@ class Estimator:
         return Spread.none(self.engine.schedule.parameters)
 
     @torch.no_grad()
-    def _start(self, batch: Batch) -> _Block:
-        """One forward pass; the last layer by itself, if it can be."""
-        work = self.engine.start(batch)
-        factor = self.loss.factor(work.outputs, work.targets)
-        last = self.engine.last_layer(work, factor)
-        own = None if last is None or last.head.tied else last.own(self.watched)
-        if last is None or own is None:
-            return _Block(batch, work, factor, None, {}, 0.0)
-        sums: Sums = {}
-        self.watched.add(sums, own)
-        traces = [float(value) for _, value in last.own(TRACE) or ()]
-        return _Block(batch, work, factor, last, sums, sum(traces))
-
-    @torch.no_grad()
-    def _estimated(self, block: _Block, known: float, so_far: "_SoFar", ahead: float) -> _Estimate:
+    def _estimated(self, block: Block, known: float, so_far: "_SoFar", ahead: float) -> _Estimate:
         """Estimates until the block has no more than its share of the variance; ``known`` of its trace comes on top."""
-        energies = block.energies
-        if not self._units:
-            self._try_a_few(block, energies)
-        found: _Estimate | None = None
+        told = round(so_far.samples + ahead * len(block.shares))
+        found = self._first(block, told) if self._model is None else None
+        scale = (self._drawing.value, self._mixing.value)  # what estimates of a block are weighted by is not from them
         for _ in range(_ROUNDS):
-            trace = self._traces / self._energy * float(energies.sum()) if found is None else found.trace
+            trace = self._trace.value * float(block.shares.sum()) if found is None else found.trace
             allowed = self._allowed(so_far.trace + (known + trace) * ahead, so_far.spread.total, ahead)
             if found is not None and found.spread.total <= _SLACK * allowed:
                 break
-            seen = round(so_far.samples + ahead * len(energies))
-            made = self._drawn(block, energies, _still_wanted(allowed, found), seen)
+            made = self._made(block, max(_still_wanted(allowed, found), _TINY), told, scale, further=found is not None)
             found = made if found is None or not made.units else found.joined(made)
         assert found is not None
         return found
 
-    def _try_a_few(self, block: _Block, energies: Tensor) -> None:
-        """A few draws for a few samples, half of them those of the most curvature: what to plan with."""
-        order = energies.flatten(1).sum(1).argsort(descending=True)
-        half = order[: _PILOT // 2]
-        rest = order[_PILOT // 2 :]
-        chosen = torch.cat([half, rest[:: max(1, 2 * len(rest) // _PILOT)]])
-        group = Group(chosen, 0, _DRAWS)
-        made = self._sum_of_groups(block, energies, Plan((group,), 0.0))
-        mixed = energies.flatten(1).sum(1)[chosen]
-        self._learn(made.spread.total, float(mixed.square().sum()) / _DRAWS, made.trace, float(mixed.sum()))
+    def _first(self, block: Block, told: int) -> _Estimate:
+        """The estimate of least cost that tells its error, to learn from what further ones will come to."""
+        rank, mixes = self.engine.rank, _DRAWS if self.engine.rank > _FEW else 0
+        few = fewest(block.shares, mixes, rank, self.generator, least_of(len(block.shares), told))
+        if few is None:
+            return self._counted(block, plan(block.energies, rank, inf, self.generator, told), self._mixing)
+        made, squares = self._sum_of_groups(block, few)
+        drawn = few.groups[-1]
+        assert drawn.chance is not None
+        shares = block.shares[drawn.samples]
+        self._model = _learned(shares, squares * drawn.chance.unsqueeze(1), mixes)
+        self._trace.learn(made.trace, float(block.shares.sum()))
+        units = self._model.variance(mixes) * float(shares.div(drawn.chance).square().sum())
+        self._drawing.learn(made.spread.total, units)
+        return replace(made, units=self._drawing.value * units)
 
-    def _learn(self, variance: float, units: float, trace: float, energy: float) -> None:
-        self._variance += variance
-        self._units += units
-        self._traces += trace
-        self._energy += max(energy, _TINY)
+    def _made(self, block: Block, allowed: float, told: int, scale: tuple[float, float], *, further: bool) -> _Estimate:
+        """One estimate, planned to have no more than a given variance; there will be so many samples in all.
 
-    def _drawn(self, block: _Block, energies: Tensor, allowed: float, samples: int) -> _Estimate:
-        """One estimate, planned to have no more than a given variance; there will be so many samples in all."""
-        kappa = self._variance / max(self._units, _TINY)
-        drawn = plan(energies, self.engine.rank, max(allowed, _TINY) / max(kappa, _TINY), self.generator, samples)
-        made = self._sum_of_groups(block, energies, drawn)
-        self._learn(made.spread.total, made.units, made.trace, float(energies.sum()))
-        return made
+        What is further to others need not tell its variance all by itself.
+        """
+        rank, few = self.engine.rank, None
+        if self._model is not None:
+            variance = allowed / max(self._drawing.value, _TINY)
+            least = LEAST if further else least_of(len(block.shares), told)
+            few = drawing(block.shares, self._model, rank, variance, self.generator, least)
+            if few is not None and few.cost <= len(block.shares):
+                return self._counted(block, few, self._drawing, scale[0])
+        if not self._mixing.planned:
+            self._try_mixing(block)
+            scale = (scale[0], self._mixing.value)
+        told = max(told, FREEDOM + 1) if further else told
+        every = plan(block.energies, rank, allowed / max(self._mixing.value, _TINY), self.generator, told)
+        if few is not None and few.cost < every.cost:
+            return self._counted(block, few, self._drawing, scale[0])
+        return self._counted(block, every, self._mixing, scale[1])
 
-    def _sum_of_groups(self, block: _Block, energies: Tensor, drawn: Plan) -> _Estimate:
+    def _counted(self, block: Block, drawn: Plan, ratio: _Ratio, scale: float | None = None) -> _Estimate:
+        """An estimate by a plan, from which is learned how much its variance is."""
+        made, _ = self._sum_of_groups(block, drawn)
+        ratio.learn(made.spread.total, drawn.units)
+        self._trace.learn(made.trace, float(block.shares.sum()))
+        return replace(made, units=(ratio.value if scale is None else scale) * drawn.units)
+
+    def _sum_of_groups(self, block: Block, drawn: Plan) -> tuple[_Estimate, Tensor]:
+        """An estimate by a plan, and the squares of its last group, (samples, columns)."""
         sums: Sums = {}
         spread = self._no_spread()
-        trace = 0.0
+        trace, squares = 0.0, torch.zeros(1, 1, dtype=torch.float64)
         for group in drawn.groups:
-            squares = self._sweep(block, energies, group, sums)
-            trace += sum(float(part.sum()) for part in squares.values())
-            spread.add({name: part[:, group.tops :] for name, part in squares.items()}, group)
-        return _Estimate(self.engine.complete(sums), trace, spread, drawn.units)
+            found = self.sweeper.add(block, group, sums, self.generator)
+            squares = sum(found.values(), torch.zeros(len(group.samples), 1, dtype=torch.float64))
+            trace += float(squares.sum())
+            spread.add({name: part[:, group.tops :] for name, part in found.items()}, group)
+        return _Estimate(self.engine.complete(sums), trace, spread, drawn.units), squares
 
-    def _sweep(self, block: _Block, energies: Tensor, group: Group, sums: Sums) -> dict[str, Tensor]:
-        """Pull the columns of a group back; returns the squares, (samples of the group, columns), by parameter."""
-        inside = len(group.samples) > len(energies) / 2
-        at = block if inside else self._start_again(block, group)
-        n, members = (len(energies), group.samples) if inside else (len(group.samples), slice(None))
-        found: dict[str, list[Tensor]] = {}
-        for S in self._columns(at, energies[group.samples], group, n, members):
-            self.watched.squares.clear()
-            self.watched.add(sums, self.engine.pull(at.work, S, at.last))
-            for name, part in self.watched.squares.items():
-                found.setdefault(name, []).append(part[:n].cpu()[members])
-        return {name: torch.cat(parts, 1) for name, parts in found.items()}
+    def _try_mixing(self, block: Block) -> None:
+        """What mixing costs, of a few samples, the more likely the more curvature they have."""
+        shares = block.shares
+        many = min(_PILOT, max(_PILOT // 4, len(shares) // 4), int(shares.count_nonzero()))
+        chosen = torch.multinomial(shares, many, generator=self.generator) if many else torch.zeros(1).long()
+        found = self.sweeper.add(block, Group(chosen, 0, _DRAWS), {}, self.generator)
+        noise = _noise(sum(found.values(), torch.zeros(len(chosen), 1, dtype=torch.float64)), _DRAWS)
+        self._mixing.learn(float(noise.sum()), float(shares[chosen].square().sum()))
 
-    def _start_again(self, block: _Block, group: Group) -> _Block:
-        """The samples of a group by themselves."""
-        batch = block.batch.pick(group.samples)
-        work = self.engine.start(batch)
-        factor = self.loss.factor(work.outputs, work.targets)
-        last = None if block.last is None else self.engine.last_layer(work, factor)
-        return _Block(batch, work, factor, last, {}, 0.0)
 
-    def _columns(self, at: _Block, energies: Tensor, group: Group, n: int, members: Tensor | slice) -> Iterator[Tensor]:
-        """The columns of a group, (n, R, ...), a few at a time, where they start from; zero for who is not in it."""
-        if not group.mixes:
-            for S in self.engine.all_columns(at.work, at.last):
-                if not isinstance(members, slice):
-                    S = S * _ones_at(members, n, S)
-                yield S
-            return
-        count = group.tops + group.mixes
-        for start in range(0, count, self.engine.columns):
-            stop = min(start + self.engine.columns, count)
-            coefficients = self._coefficients(energies, group, start, stop)
-            if not isinstance(members, slice):
-                whole = coefficients.new_zeros(n, *coefficients.shape[1:])
-                whole[members] = coefficients
-                coefficients = whole
-            S = at.factor.mixed(coefficients.to(at.work.outputs.device))
-            yield S if at.last is None else at.last.passed_on(S)
+def _learned(shares: Tensor, squares: Tensor, mixes: int) -> Model:
+    """From all columns of some samples, or from several draws for each."""
+    parts = squares.sum(1) / shares
+    noise = float(_noise(squares, mixes).div(shares.square()).mean()) if mixes else inf
+    among = float(parts.var()) - (noise / mixes if mixes else 0.0)
+    return Model(max(among, _LIKE * float(parts.mean()) ** 2, _TINY), noise)
 
-    def _coefficients(self, energies: Tensor, group: Group, start: int, stop: int) -> Tensor:
-        """What the columns from start to stop are made of: single ones first, then sums with random signs."""
-        shape = (len(energies), stop - start, *energies.shape[1:])
-        signs = torch.randint(2, shape, generator=self.generator, dtype=torch.int8).mul_(2).sub_(1)
-        mixes = signs.float().div_(sqrt(group.mixes)).flatten(2)  # (n, R, columns)
-        if group.tops:
-            largest = energies.flatten(1).topk(group.tops, dim=1).indices  # (n, tops)
-            mixes.scatter_(2, largest.unsqueeze(1).expand(-1, stop - start, -1), 0.0)
-            for k in range(start, min(stop, group.tops)):
-                mixes[:, k - start] = 0.0
-                mixes[:, k - start].scatter_(1, largest[:, k : k + 1], 1.0)
-        return mixes.view(shape)
+
+def _noise(squares: Tensor, mixes: int) -> Tensor:
+    """The variance of one draw, (n,), from several, already divided by their number."""
+    return squares.var(1) * mixes**2
 
 
 def _missed(error: float, tolerance: float) -> str:
@@ -302,10 +282,3 @@ def _still_wanted(allowed: float, found: _Estimate | None) -> float:
     if found is None or not allowed:
         return allowed
     return 1 / (1 / allowed - 1 / found.spread.total)
-
-
-def _ones_at(members: Tensor, n: int, like: Tensor) -> Tensor:
-    """(n, 1, ...), one for the members and zero for the others."""
-    mask = like.new_zeros(n)
-    mask[members] = 1
-    return mask.view(-1, *[1] * (like.dim() - 1))

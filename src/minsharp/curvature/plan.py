@@ -17,9 +17,9 @@ _MIXES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024
 _TOPS = (0, 1, 2, 4, 8, 16, 32, 64)
 _MANY = 1 << 14
 """Columns: of more than this none is taken out as it is."""
-_FORWARD = 2.0
+FORWARD = 2.0
 """What it costs, in columns, to run a sample forward a second time."""
-_FREEDOM = 64
+FREEDOM = 64
 """Draws beyond the first, over all samples: with fewer the variance is not known well enough to be told."""
 _AUDITED = 200
 """How many samples with a single draw get a second one, about."""
@@ -33,21 +33,24 @@ _MORE = 0.25
 class Group:
     """Samples that get the same number of columns; all of them, and so no error, if ``mixes`` is zero.
 
-    ``audit`` is the probability with which each was chosen to be in this group rather than in one of a single draw.
+    ``audit`` is the probability with which each was chosen to be in this group rather than in one of a single draw,
+    ``chance`` that with which it was drawn at all, to stand for others too.
     """
 
     samples: Tensor
     tops: int
     mixes: int
     audit: Tensor | None = None
+    chance: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A group for every sample, and the variance that is expected of it, in units of kappa."""
+    """Groups of samples, the variance that is expected of them, in units of kappa, and their cost in columns."""
 
     groups: tuple[Group, ...]
     units: float
+    cost: float
 
 
 def plan(energies: Tensor, rank: int, units: float, generator: torch.Generator, samples: int = 0) -> Plan:
@@ -57,18 +60,18 @@ def plan(energies: Tensor, rank: int, units: float, generator: torch.Generator, 
     """
     flat = energies.flatten(1)
     told = max(samples, len(flat))
-    options = _options(rank, flat.shape[1], 1 if told > _FREEDOM else 1 + ceil(_FREEDOM / told))
+    options = _options(rank, flat.shape[1], 1 if told > FREEDOM else 1 + ceil(FREEDOM / told))
     mixed = _mixed(flat, sorted({tops for tops, _ in options}))
     squares = [mixed[tops] ** 2 / mixes if mixes else torch.zeros_like(mixed[0]) for tops, mixes in options]
     expected = torch.stack(squares, 1)  # (n, options)
-    costs = [rank + _FORWARD if not mixes else tops + mixes for tops, mixes in options]
+    costs = [rank + FORWARD if not mixes else tops + mixes for tops, mixes in options]
     price = torch.tensor(costs, dtype=torch.float64)
     chosen = _even(expected, price, _cheapest(expected, price, units), _EVEN * len(flat) / told)
     groups: list[Group] = []
     for i in chosen.unique().tolist():
         members = (chosen == i).nonzero().flatten()
         groups += _audited(members, mixed[0], options[i], generator)
-    return Plan(tuple(groups), float(expected.gather(1, chosen.unsqueeze(1)).sum()))
+    return Plan(tuple(groups), float(expected.gather(1, chosen.unsqueeze(1)).sum()), float(price[chosen].sum()))
 
 
 def _options(rank: int, entries: int, least: int) -> list[tuple[int, int]]:
@@ -124,7 +127,7 @@ def _audited(members: Tensor, energy: Tensor, option: tuple[int, int], generator
         return [Group(members, tops, mixes)]
     share = energy[members] / energy[members].mean().clamp_min(1e-300)
     many = min(0.2, _AUDITED / len(members))
-    probability = (many * share).clamp(min(1.0, max(many / 4, _FREEDOM / len(members))), 1.0)
+    probability = (many * share).clamp(min(1.0, max(many / 4, FREEDOM / len(members))), 1.0)
     twice = torch.rand(len(members), generator=generator, dtype=torch.float64) < probability
     found = [Group(members[twice], tops, 2, probability[twice]), Group(members[~twice], tops, 1)]
     return [group for group in found if len(group.samples)]

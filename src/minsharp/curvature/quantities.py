@@ -17,7 +17,7 @@ from ..graph.records import Graph
 from ..network.network import Network
 from ..results.curvature import Diagonal, MatrixName, Trace
 from ..results.sums import CurvatureSum
-from ..rules.contraction import Contraction, Use, square_sum, widest
+from ..rules.contraction import Contraction, Use, square_sum, squares_of_rows, widest
 from ..rules.pullback import differentiating, wide
 
 
@@ -162,7 +162,7 @@ class TraceSum(Quantity[Trace]):
     def of_last_layer(self, D: Tensor, x: Tensor | None) -> Tensor:
         """tr(H) ||x||^2, summed over the positions."""
         traces = D.sum(2)
-        return traces.sum() if x is None else (traces * x.to(D).square().sum(2)).sum()
+        return traces.sum() if x is None else torch.dot(traces.flatten(), squares_of_rows(x.flatten(0, 1)).to(traces))
 
     def of_squares(self, squares: Tensor) -> Tensor:
         """(n, R) -> ()."""

@@ -67,15 +67,17 @@ class Spread:
         Of m summands x_j / m the sum has the variance m s², s² their sample variance. A sample that was drawn twice
         with probability a stands for (1 - a) / a samples that were drawn once, with twice its variance each.
         """
-        if group.mixes < 2 or not squares:
+        if not squares or (group.mixes < 2 and group.chance is None):
             return
         zero = torch.zeros_like(next(iter(squares.values())))
-        draws = torch.stack([squares.get(name, zero) for name in self.parameters])  # (parameters, n, mixes)
-        apart = draws - draws.mean(2, keepdim=True)
-        weight = torch.full((draws.shape[1],), group.mixes / (group.mixes - 1), dtype=draws.dtype)
-        if group.audit is not None:
-            weight = weight * (1 + 2 * (1 - group.audit) / group.audit)
-        rows = (apart * weight.sqrt().unsqueeze(1)).flatten(1)
+        draws = torch.stack([squares.get(name, zero) for name in self.parameters])  # (parameters, n, columns)
+        if group.chance is not None:
+            self._add_rows(_among(draws.sum(2), group.chance))
+        if group.mixes > 1:
+            apart = draws - draws.mean(2, keepdim=True)
+            self._add_rows((apart * _weight(group, draws).sqrt().unsqueeze(1)).flatten(1))
+
+    def _add_rows(self, rows: Tensor) -> None:
         self.matrix += rows @ rows.mT
 
     def __add__(self, other: "Spread") -> "Spread":
@@ -84,3 +86,22 @@ class Spread:
     def times(self, factor: float) -> "Spread":
         """Of sums that are multiplied by the root of the factor."""
         return Spread(self.parameters, factor * self.matrix)
+
+
+def _weight(group: Group, draws: Tensor) -> Tensor:
+    """How much the squared differences between the draws of each sample count: (n,)."""
+    weight = torch.full((draws.shape[1],), group.mixes / (group.mixes - 1), dtype=draws.dtype)
+    if group.audit is not None:
+        weight = weight * (1 + 2 * (1 - group.audit) / group.audit)
+    return weight if group.chance is None else weight * group.chance
+
+
+def _among(sums: Tensor, chance: Tensor) -> Tensor:
+    """What samples that were drawn with these probabilities, and divided by them, add to the variance: (parameters, n).
+
+    Hajek's estimate for a fixed number of samples: squared distances from their mean, weighted with 1 - q.
+    """
+    weight = 1 - chance
+    part = weight / weight.sum()
+    mean = (sums * part).sum(1, keepdim=True)
+    return (sums - mean) * (weight / (1 - part.square().sum())).sqrt()
