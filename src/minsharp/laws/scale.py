@@ -11,8 +11,8 @@ from ..network.symmetry import Scope, Symmetries, group
 from .trial import TOLERANCE, Trial, jacobians
 
 SCOPES: tuple[Scope, ...] = ("layer", "neuron")
-_PLACES = 4, 24
-"""Weights and inputs that derivatives are taken at: at least, at most."""
+_MOST_PLACES = 256
+"""Weights and inputs that derivatives are taken at, before the rules are said to give something away."""
 
 
 def scale_law(trial: Trial) -> Iterator[str]:
@@ -105,9 +105,9 @@ def freedom(trial: Trial, scope: Scope) -> Freedom:
     """
     claimed = rank(directions(group(trial.network.graph, scope), trial.values(), scope))
     true, seen = claimed, list[Tensor]()
-    for place in trial.others(_PLACES[1], 4):
+    for place in trial.others(_MOST_PLACES, 4):
         seen.append(_log_jacobian(trial, scope, *place))
-        if len(seen) >= _PLACES[0]:
+        if len(seen) >= 4 and len(seen).bit_count() == 1:  # 4, 8, 16, ... places
             true = seen[0].shape[1] - rank(torch.cat(seen))
             if true <= claimed:
                 break
