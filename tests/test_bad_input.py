@@ -84,6 +84,12 @@ def test_wrong_shape() -> None:
         ms.hessian_trace(net, ((X, X), None))
 
 
+def test_token_numbers_that_an_embedding_does_not_have() -> None:
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 2))
+    with pytest.raises(ms.InputError, match=r"fewer rows than it is asked for\. The largest number .* is 6$"):
+        ms.read(model, torch.tensor([[1, 2], [6, 0]]))
+
+
 @pytest.mark.parametrize("function", [ms.read, ms.symmetries])
 def test_targets_where_inputs_are_asked_for(function: Any) -> None:
     with pytest.raises(ms.InputError, match="taken for an input: pass the inputs without the targets"):

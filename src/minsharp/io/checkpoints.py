@@ -45,6 +45,10 @@ class Place:
         """As the user names it."""
         return "/".join((*self.keys, self.prefix) if self.prefix else self.keys)
 
+    def is_called(self, key: str) -> bool:
+        """Whether the user means this place; the dot after what names begin with may be left out."""
+        return key == self.key or f"{key}." == self.key
+
     def __str__(self) -> str:
         return f"'{self.key}'" if self.key else "the names as they are"
 
@@ -176,7 +180,7 @@ def weights_in(held: Any, expected: Expected, key: str | None, path: object) -> 
     if not found:
         raise InputError(f"'{path}' holds a {type(held).__name__}, expected a state dict: names and tensors")
     if key is not None:
-        found = [place for place in found if place.key == key] or _no_such(key, found, expected, path)
+        found = [place for place in found if place.is_called(key)] or _no_such(key, found, expected, path)
     fitting = [place for place in found if expected.fits(place.tensors)]
     if fitting:
         return fitting[0] if key is not None else _only(fitting, path)

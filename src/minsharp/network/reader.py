@@ -119,28 +119,34 @@ def _refuse_inputs(model: nn.Module, example: Inputs) -> None:
     with LOCK:
         (args, kwargs), device = _given(model, example)
         try:
-            trial = copy.deepcopy(model).eval()
+            trial = copy.deepcopy(model)
         except Exception:
             return
     try:
-        with torch.no_grad(), random_state_kept(device), quiet_export():
+        with torch.no_grad(), eval_mode(trial), random_state_kept(device), quiet_export():
             trial(*args, **kwargs)
     except Exception as error:
-        given = {t.dtype for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        kinds = {p.dtype for p in model.parameters() if p.dtype.is_floating_point}
-        hint = ""
-        if kinds and not given & kinds:
-            kind = next(iter(kinds))
-            hint = f". Its parameters are {kind}: try inputs.to({kind})"
-        if isinstance(error, TypeError) and "missing" in str(error):
-            hint = (
-                ". Several inputs go in a tuple, in data beside the targets or None: ((a, b), targets), ((a, b), None)"
-            )
-        if isinstance(error, TypeError) and "were given" in str(error) and isinstance(example, tuple):
-            hint = ". Each tensor of the tuple is taken for an input: pass the inputs without the targets"
+        hint = _hint(model, example, [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)], error)
         raise InputError(
             f"{type(model).__name__} does not run on {describe(example)}: {_first_line(error)}{hint}"
         ) from error
+
+
+def _hint(model: nn.Module, example: Inputs, given: list[Tensor], error: Exception) -> str:
+    """What may be wrong with the inputs of a model that does not run on them."""
+    kinds = {p.dtype for p in model.parameters() if p.dtype.is_floating_point}
+    if isinstance(error, IndexError) and "index out of range" in str(error):
+        whole = [t for t in given if t.numel() and not t.dtype.is_floating_point]
+        largest = f" The largest number in the inputs is {max(int(t.max()) for t in whole)}" if whole else ""
+        return f": an embedding has fewer rows than it is asked for.{largest}"
+    if isinstance(error, TypeError) and "missing" in str(error):
+        return ". Several inputs go in a tuple, in data beside the targets or None: ((a, b), targets), ((a, b), None)"
+    if isinstance(error, TypeError) and "were given" in str(error) and isinstance(example, tuple):
+        return ". Each tensor of the tuple is taken for an input: pass the inputs without the targets"
+    if kinds and not {t.dtype for t in given} & kinds:
+        kind = next(iter(kinds))
+        return f". Its parameters are {kind}: try inputs.to({kind})"
+    return ""
 
 
 def _export_message(model: nn.Module, error: Exception) -> str:

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .experts import experts_readable
+
 _AUTOCAST = ("cpu", "cuda", "mps", "xpu")
 
 
@@ -67,7 +69,7 @@ def plain_mode() -> Iterator[None]:
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
     """Every submodule in eval mode, and afterwards as it was, whatever forward keeps in it; no other thread reads."""
-    with LOCK:
+    with LOCK, experts_readable(module):
         kept = [_Kept(m) for m in module.modules()]
         try:
             with suppress(NotImplementedError):  # what torch.export made has no modes

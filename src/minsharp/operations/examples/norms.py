@@ -48,7 +48,8 @@ EXAMPLES: Examples = {
         ),
     ],
     "layer_norm": [
-        Example(lambda x, w, b, i: F.layer_norm(x, (i,), w, b), "x(n,i) w(i) b(i)", {"i": (3, 4)}, free=True),
+        Example(lambda x, w, b, i: F.layer_norm(x, (i,), w, b, eps=0.3), "x(n,i) w(i) b(i)", {"i": (3, 4)}, free=True),
+        Example(lambda x, w, b, i: F.layer_norm(x, (i,), w, b), "x(n,i) w(i) b(i)", {"i": (3, 4)}),
         Example(lambda x, w, b, i: F.layer_norm(x, (i,), w, b), "x(n,a,i) w(i) b(i)", {"i": (3, 4)}),
         Example(lambda x, w, b, i: F.layer_norm(x, (i,), w, b), "x(a,n,i) w(i) b(i)", {"i": (3, 4)}),
         Example(lambda x, w, b: F.layer_norm(x, tuple(w.shape), w, b), "x(n,a,i) w(a,i) b(a,i)", {"i": (3, 4)}),
@@ -74,7 +75,8 @@ EXAMPLES: Examples = {
         Example(lambda V, w, i: F.rms_norm(V, (i,), w), "V(a,i) w(i)", {"i": (3, 4)}),
     ],
     "group_norm": [
-        Example(lambda x, w, b: F.group_norm(x, 2, w, b), "x(n,2c,l) w(2c) b(2c)", {"l": (3, 4)}, free=True),
+        Example(lambda x, w, b: F.group_norm(x, 2, w, b, eps=0.3), "x(n,2c,l) w(2c) b(2c)", {"l": (3, 4)}, free=True),
+        Example(lambda x, w, b: F.group_norm(x, 2, w, b), "x(n,2c,l) w(2c) b(2c)", {"l": (3, 4)}),
         Example(lambda x, w, b: F.group_norm(x, 2, w, b), "x(n,2c) w(2c) b(2c)", {"c": (3, 4)}),
         Example(lambda x, w, b: F.group_norm(x, 1, w, b, eps=0.1), "x(n,c,h,l) w(c) b(c)", {"l": (3, 4)}),
         Example(lambda x: F.group_norm(x, 2), "x(n,2c,l)", {"l": (3, 4)}),

@@ -100,7 +100,8 @@ def parse(text: str) -> tuple[Given, ...]:
 class Example:
     """A small call and its tensors.
 
-    ``free=True`` promises that the rules find every rescaling that keeps the function: then the laws ask for it.
+    ``free=True`` promises that the rules find every rescaling that keeps the function: then the laws ask for it. A
+    small number that keeps a function from being constant, as the eps of a norm, has to be large enough to be seen.
     """
 
     call: Callable[..., Any]
