@@ -63,7 +63,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--samples", type=int, default=10_000, help="the first images of the test set")
     parser.add_argument("--samples-resnet56", type=int, default=10_000, help="likewise, of the one that takes longest")
-    parser.add_argument("--samples-bits", type=int, default=2000, help="likewise, for allocated bits")
+    parser.add_argument("--samples-bits", type=int, default=10_000, help="likewise, for allocated bits")
     parser.add_argument("--networks", nargs="+", default=list(rounding.NETWORKS), choices=rounding.NETWORKS)
     parser.add_argument("--calibration", type=int, default=1000, help="training images that curvature is measured on")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no new cell after that")

@@ -166,7 +166,7 @@ def _last(t: Tensor) -> Tensor:
 def rounded(model: nn.Module, bits: Bits, noise: Noise) -> dict[str, Tensor]:
     """The weights, as `noise_robustness` rounds them."""
     weights = {n: p.detach() for n, p in model.named_parameters() if p.dim() > 1}
-    return {n: quantized(w, bits_of(n, bits), noise) for n, w in weights.items()}
+    return {n: quantized(w, bits_of(n, w, bits), noise) for n, w in weights.items()}
 
 
 def packed(which: Tensor) -> str:

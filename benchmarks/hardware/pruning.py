@@ -13,15 +13,13 @@ from .bench import Bench, right, shown
 NAME = "resnet20"
 AMOUNTS = (0.5, 0.7, 0.9)
 SPREAD = 10.0
-MOST = 1000  # test images
 SAMPLES = 200  # images that the curvature is measured on, afresh in the rescaled network
 METHODS = {"saliency, Hessian": "hessian", "saliency, margin": "margin", "magnitude": None}
 
 
 def measured(bench: Bench, state: str, method: str) -> list[list[Any]]:
     """Scope, amount and the share of images that are right."""
-    model, (x, y) = bench.network(NAME)[0], bench.test(NAME)
-    data = x[:MOST], y[:MOST]
+    model, data = bench.network(NAME)[0], bench.test(NAME)
     if state == "rescaled":
         model = ms.rescale(model, ms.symmetries(model, data[0][:2], "neuron").random(0, SPREAD))
     held = {n: p.detach() for n, p in model.named_parameters() if p.dim() > 1}
@@ -44,13 +42,13 @@ STATES = ("as it is", "rescaled")
 
 def cell(bench: Bench, state: str, method: str) -> list[list[Any]]:
     """What is known of it."""
-    key = f"pruning/{min(MOST, bench.samples(NAME))}/{NAME}-{state}-{method}"
+    key = f"pruning/{bench.samples(NAME)}/{NAME}-{state}-{method}"
     return bench.cell(key, lambda: measured(bench, state, method))
 
 
 def tables(bench: Bench) -> Iterator[Table]:
     """Methods side by side, before and after a rescaling."""
-    samples = min(MOST, bench.samples(NAME))
+    samples = bench.samples(NAME)
     rows = []
     for state, method in product(STATES, METHODS):
         found = cell(bench, state, method)

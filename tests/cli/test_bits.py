@@ -40,6 +40,22 @@ def test_bits(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "bits per weight" in capsys.readouterr().out
 
 
+def test_bits_of_channels(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, plot, report = tmp_path / "bits.json", tmp_path / "size.svg", tmp_path / "report.html"
+    files = ["--out", str(out), "--plot", str(plot), "--report", str(report)]
+    assert run(["bits", MODEL, "--data", data, "--per", "channel", "--noise", "max-per-channel", *files]) == 0
+    printed = capsys.readouterr().out
+    held = load_file(data)
+    options = {"budget": 4.0, "per": "channel", "noise": "max-per-channel"}
+    expected = ms.allocate_bits(factory(), (held["x"].double(), held["y"]), **options)  # type: ignore[arg-type]
+    assert json.loads(out.read_text())["bits"] == {name: list(each) for name, each in expected.bits.items()}  # type: ignore[arg-type]
+    assert all(expected.shown(name) in printed for name in expected.bits)
+    assert "<svg" in plot.read_text()
+    assert expected.shown("0.weight") in report.read_text()
+    assert run(["bits", MODEL, "--data", data, "--per", "layer"]) == 2
+    assert "'layer' is not one of 'tensor', 'channel'" in capsys.readouterr().err
+
+
 def test_bits_that_cannot_be(data: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bits", MODEL, "--data", data, "--budget", "1"]) == 2
     assert "no assignment meets it" in capsys.readouterr().err

@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,6 +63,92 @@ def test_no_assignment_is_cheaper(noise: Any, budget: float) -> None:
     assert set(result.bits) == set(weights)
 
 
+@pytest.mark.parametrize("noise", ["max", "max-per-channel"])
+@pytest.mark.parametrize("budget", [2.0, 2.7, 4.0, 7.7])
+def test_no_assignment_to_channels_is_cheaper(noise: Any, budget: float) -> None:
+    """Against all of them; the costs written out entry by entry."""
+    torch.manual_seed(2)
+    net: Any = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)).double()
+    choices, diagonal = (2, 4, 8), ms.hessian_diagonal(net, torch.randn(20, 3).double())
+    result = ms.allocate_bits(net, diagonal, bits=choices, budget=budget, noise=noise, per="channel")
+    rows = [
+        (h, (row if noise == "max-per-channel" else net[int(name[0])].weight).detach().abs().max(), row.numel())
+        for name in ("0.weight", "2.weight")
+        for h, row in zip(diagonal.by_parameter[name], net[int(name[0])].weight, strict=True)
+    ]
+    best, total = float("inf"), sum(size for *_, size in rows)
+    for bits in itertools.product(choices, repeat=len(rows)):
+        if sum(b * size for b, (*_, size) in zip(bits, rows, strict=True)) > budget * total * (1 + 1e-12):
+            continue
+        steps = [float(top) / (2 ** (b - 1) - 1) for b, (_, top, _) in zip(bits, rows, strict=True)]
+        best = min(best, sum(float(h.sum()) * step**2 / 24 for (h, *_), step in zip(rows, steps, strict=True)))
+    assert result.increase == pytest.approx(best, rel=1e-9)
+    assert result.lower_bound == result.increase
+    assert [len(each) for each in result.bits.values() if isinstance(each, tuple)] == [4, 3]
+    spent = sum(b * size for b, (*_, size) in zip([b for t in result.bits.values() for b in t], rows, strict=True))  # type: ignore[union-attr]
+    assert result.mean_bits == pytest.approx(spent / total)
+    assert result.mean_bits <= budget * (1 + 1e-12)
+    assert result.increase <= ms.allocate_bits(net, diagonal, bits=choices, budget=budget, noise=noise).increase
+
+
+def test_bits_of_channels_go_on(tmp_path: Path) -> None:
+    """Into JSON, files, rounding by hand, predictions and the table."""
+    entry = BY_NAME["lenet"]
+    net, data = network(entry), entry.data()
+    found = ms.allocate_bits(net, data, budget=4.0, per="channel", noise="max-per-channel")
+    plain = json.loads(json.dumps(found.to_dict()))
+    assert (plain["per"], plain["bytes"]) == ("channel", found.size)
+    assert plain["bits"] == {name: list(each) for name, each in found.bits.items()}  # type: ignore[arg-type]
+    assert ms.load(found.save(tmp_path / "bits.json")) == found
+    assert ms.allocate_bits(net, data, size=found.size, per="channel", noise="max-per-channel").bits == found.bits
+    assert re.search(r"weight +\d-\d, mean \d", repr(found))
+    options: Any = {"noise": "max-per-channel", "parameters": "*.weight"}
+    level, listed = ms.noise_robustness(net, data, bits=[found.bits, plain["bits"]], **options).levels
+    assert listed == level
+    moved = {
+        name: torch.stack([by_hand(row.detach(), b) for row, b in zip(net.parameters[name], bits, strict=True)])
+        for name, bits in plain["bits"].items()
+    }
+    assert all(
+        torch.allclose(quantized(net.parameters[name].detach(), bits, "max-per-channel"), moved[name].to(torch.double))
+        for name, bits in plain["bits"].items()
+    )
+    predicted = ms.predicted_accuracy(net, data, bits=plain["bits"], **options)
+    assert predicted == ms.predicted_accuracy(net, data, bits=found.bits, **options)
+    same = {name: [5] * len(bits) for name, bits in plain["bits"].items()}
+    five = ms.predicted_accuracy(net, data, bits=same, **options)
+    assert five.accuracy == ms.predicted_accuracy(net, data, bits=5, **options).accuracy
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([4, 4], r"bits of '0\.weight': 2 numbers, expected one number, or as many as the first axis"),
+        ([4] * 40 + [1], "bits=1: expected a whole number from 2"),
+        ("four", "bits='four': expected a whole number"),
+        (4.0, r"bits=4\.0: expected a whole number"),
+    ],
+)
+def test_bits_of_channels_that_cannot_be(given: Any, message: str) -> None:
+    entry = BY_NAME["mlp"]
+    net = network(entry)
+    bits = {name: 4 for name, p in net.parameters.items() if p.dim() > 1} | {"0.weight": given}
+    for measure in (ms.noise_robustness, ms.predicted_accuracy):
+        options: Any = {"bits": [bits] if measure is ms.noise_robustness else bits, "noise": "max"}
+        with pytest.raises(ms.InputError, match=message):
+            measure(net, entry.data(), **options)
+
+
+def test_a_channel_that_would_gain_is_refused() -> None:
+    entry = BY_NAME["mlp"]
+    net = network(entry)
+    diagonal = ms.hessian_diagonal(net, entry.data())
+    first = torch.arange(len(net.parameters["0.weight"])) == 1
+    lost = changed(diagonal, lambda n, h: torch.where(first[:, None], -1e-3 - h, h) if n == "0.weight" else h)
+    with pytest.raises(ms.InputError, match=r"the curvature of channel 1 of '0\.weight' adds up to -"):
+        ms.allocate_bits(net, lost, budget=4.0, per="channel")
+
+
 def test_bytes_and_json() -> None:
     entry = BY_NAME["lenet"]
     net, data = network(entry), entry.data()
@@ -110,6 +198,8 @@ def test_rounded_networks_are_measured() -> None:
         ({"budget": float("nan")}, "budget=nan, size=None: expected a number"),
         ({"budget": 4.0, "noise": "relative"}, "expected 'max' or 'max-per-channel'"),
         ({"budget": 4.0, "parameters": "*.bias"}, "nothing to give bits to"),
+        ({"budget": 4.0, "per": "layer"}, "per='layer': expected 'tensor' or 'channel'"),
+        ({"budget": 1.5, "per": "channel"}, r"budget=1\.5 bits per weight: no assignment meets it"),
     ],
 )
 def test_what_is_refused(options: dict[str, Any], message: str) -> None:

@@ -25,6 +25,7 @@ def allocated(
     budget: float | None,
     size: int | None,
     noise: options.Rounding,
+    per: options.Per,
     *,
     out: Path | None,
     plot: Path | None,
@@ -33,7 +34,7 @@ def allocated(
 ) -> None:
     """Give each tensor its bits, print them, and write and draw what is asked for."""
     diagonal = hessian_diagonal(task.network, task.data.batches, task.loss, **task.options)
-    chosen: Any = {"bits": numbers, "noise": str(noise)}
+    chosen: Any = {"bits": numbers, "noise": str(noise), "per": str(per)}
     result = allocate_bits(task.network, diagonal, budget=_budget(budget, size), size=size, **chosen)
     if as_json:
         print_json({**task.settings, **result.to_dict()})
@@ -59,7 +60,7 @@ def _budget(budget: float | None, size: int | None) -> float | None:
 
 def _print(result: BitAllocation) -> None:
     title = f"{number(result.mean_bits, 4)} bits per weight, {count(result.size)} bytes"
-    rows = [[n, str(b), count(result.sizes[n]), number(result.by_parameter[n], 4)] for n, b in result.bits.items()]
+    rows = [[n, result.shown(n), count(result.sizes[n]), number(result.by_parameter[n], 4)] for n in result.bits]
     total = ["total", number(result.mean_bits, 4), count(sum(result.sizes.values())), number(result.increase, 4)]
     columns = ["parameter", "bits", "weights", "predicted increase of the loss"]
     console().print(rich_table(title, columns, rows, total=total))

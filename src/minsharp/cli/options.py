@@ -50,6 +50,13 @@ class Rounding(StrEnum):
     MAX_PER_CHANNEL = "max-per-channel"
 
 
+class Per(StrEnum):
+    """What gets bits of its own."""
+
+    TENSOR = "tensor"
+    CHANNEL = "channel"
+
+
 class Biases(StrEnum):
     """How biases are treated by the hardware."""
 

@@ -1,14 +1,15 @@
-"""How many bits each tensor gets, so that rounding costs the least at a given size.
+"""How many bits each tensor or channel gets, so that rounding costs the least at a given size.
 
-Rounding tensor T to b bits has steps of max / (2^(b-1) - 1) and, on average, errors of variance step²/12, which raise
-the loss by half of step²/12 sum_i h_i, h the diagonal of the Hessian. Choosing one b for each tensor under a budget of
-bits is a knapsack: dynamic programming over the sizes that can be had, each at its least cost, finds the optimum.
+Rounding a group T of weights to b bits has steps of max / (2^(b-1) - 1) and, on average, errors of variance step²/12,
+which raise the loss by half of step²/12 sum_i h_i, h the diagonal of the Hessian. Choosing one b for each group under a
+budget of bits is a knapsack: `minsharp.solve.knapsack` finds the optimum, also for thousands of channels.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor, nn
 
 from ..curvature.hessian import hessian_diagonal
@@ -23,19 +24,24 @@ from ..subject.model import Pattern, parameters_of
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import count, number, plain_table
-from .noise import GROWING, Noise, checked_bits, is_size, levels, variance
+from .noise import GROWING, Noise, checked_bits, is_size, rounding_variance, variance
 from .program import curvatures
+
+Per = Literal["tensor", "channel"]
+PERS: tuple[str, ...] = get_args(Per)
 
 
 @dataclass(frozen=True, repr=False)
 class BitAllocation(Frozen, Saved):
     """Bits for every tensor with two axes or more, and the increase of the loss that they are predicted to cost.
 
-    ``increase`` is the sum of ``by_parameter``; ``uniform`` holds the same for one number of bits throughout;
-    ``mean_bits`` is over weights. ``bits`` goes into `noise_robustness` and `predicted_accuracy`.
+    ``bits`` has a number for each tensor, or one for each of its output channels; it goes into `noise_robustness` and
+    `predicted_accuracy`. ``increase`` is the sum of ``by_parameter``; ``uniform`` holds the same for one number of bits
+    throughout; ``mean_bits`` is over weights. No assignment within the budget has an increase below ``lower_bound``:
+    the two are equal where the optimum was found, as it is unless there are millions of groups that differ.
     """
 
-    bits: Mapping[str, int]
+    bits: Mapping[str, int | tuple[int, ...]]
     increase: float
     by_parameter: Mapping[str, float]
     mean_bits: float
@@ -43,19 +49,35 @@ class BitAllocation(Frozen, Saved):
     sizes: Mapping[str, int]
     uniform: Mapping[str, float] = field(repr=False)
     noise: Noise = "max"
+    lower_bound: float = 0.0
+
+    @property
+    def per(self) -> Per:
+        """What has bits of its own."""
+        return "tensor" if all(isinstance(each, int) for each in self.bits.values()) else "channel"
 
     @property
     def size(self) -> int:
         """Bytes for the weights that have bits, rounded up."""
-        return -(-sum(self.bits[name] * size for name, size in self.sizes.items()) // 8)
+        return -(-sum(_total(self.bits[name], size) for name, size in self.sizes.items()) // 8)
+
+    def mean_of(self, name: str) -> float:
+        """The mean bits of one parameter's weights."""
+        return _total(self.bits[name], self.sizes[name]) / self.sizes[name]
+
+    def shown(self, name: str) -> str:
+        """The bits of one parameter: '4', or of channels that differ '2-8, mean 3.9'."""
+        each = self.bits[name]
+        low, high = (each, each) if isinstance(each, int) else (min(each), max(each))
+        return str(low) if low == high else f"{low}-{high}, mean {number(self.mean_of(name), 2)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json; ``bits`` by parameter name is what toolkits take."""
         plain = {name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(self).items()}
-        return {**plain, "bytes": self.size}
+        return {**plain, "per": self.per, "bytes": self.size}
 
     def __repr__(self) -> str:
-        rows = [(n, str(b), count(self.sizes[n]), number(self.by_parameter[n])) for n, b in self.bits.items()]
+        rows = [(n, self.shown(n), count(self.sizes[n]), number(self.by_parameter[n])) for n in self.bits]
         total = ("total", number(self.mean_bits, 4), count(sum(self.sizes.values())), number(self.increase))
         head = (
             f"{number(self.mean_bits, 4)} bits per weight (at most {number(self.budget, 4)}), {count(self.size)} bytes"
@@ -74,6 +96,7 @@ def allocate_bits(
     budget: float | None = None,
     size: int | None = None,
     noise: Noise = "max",
+    per: Per = "tensor",
     curvature: MatrixName = "hessian",
     parameters: Pattern = None,
     outputs: Pick = None,
@@ -83,10 +106,11 @@ def allocate_bits(
     memory: int | None = None,
     progress: bool = False,
 ) -> BitAllocation:
-    """The bits for each tensor that are predicted to cost the least loss: the optimum over all assignments.
+    """The bits for each tensor or channel that are predicted to cost the least loss: the optimum over all assignments.
 
     ``bits`` are the choices, ``budget`` the mean number of bits per weight, or ``size`` the bytes that all weights may
     take together. ``noise="max"`` rounds with one scale per tensor, "max-per-channel" with one per output channel.
+    ``per="channel"`` chooses bits for each output channel (along the first axis) instead of each tensor.
     Biases, and other parameters with fewer than two axes, stay as they are. ``data`` may also be a result of
     `hessian_diagonal`, of any curvature; the other arguments are its. The predicted
     increase is half of sum_T step_T²/12 sum_{i in T} h_i. It is of second order, and too low where rounding is coarse:
@@ -102,6 +126,8 @@ def allocate_bits(
     True
     """
     choices = _choices(bits)
+    if per not in PERS:
+        raise InputError(f"per={per!r}: expected 'tensor' or 'channel', what gets bits of its own")
     if noise not in GROWING:
         raise InputError(f"noise={noise!r}: expected 'max' or 'max-per-channel', the ways to quantize")
     measured: Any = data
@@ -115,14 +141,38 @@ def allocate_bits(
         raise InputError(f"none of {list(measured.exact)} has two axes or more: there is nothing to give bits to")
     sizes = {name: h.numel() for name, h in blocks.items()}
     limit = _limit(choices, sizes, budget, size)
-    costs = {n: _costs(n, h, held[n].detach().cpu().double(), choices, noise) for n, h in blocks.items()}
-    chosen = _cheapest(list(costs.values()), [[b * n for b in choices] for n in sizes.values()], limit)
-    found = {name: choices[k] for name, k in zip(costs, chosen, strict=True)}
-    parts = {name: costs[name][k] for name, k in zip(costs, chosen, strict=True)}
-    weights = sum(sizes.values())
-    uniform = {str(b): sum(each[k] for each in costs.values()) for k, b in enumerate(choices)}
-    mean = sum(found[name] * n for name, n in sizes.items()) / weights
-    return BitAllocation(found, sum(parts.values()), parts, mean, limit / weights, sizes, uniform, noise)
+    costs = {n: _costs(n, h, held[n].detach().cpu().double(), choices, noise, per) for n, h in blocks.items()}
+    return _allocated(costs, sizes, choices, limit, noise, per)
+
+
+def _allocated(
+    costs: Mapping[str, Tensor], sizes: Mapping[str, int], choices: list[int], limit: float, noise: Noise, per: Per
+) -> BitAllocation:
+    """The best assignment, from what each number of bits costs: (groups, choices) of each parameter."""
+    import numpy as np
+
+    from ..solve.knapsack import cheapest
+
+    weights = torch.cat([torch.full((len(c),), sizes[n] // len(c), dtype=torch.float64) for n, c in costs.items()])
+    both = torch.cat(list(costs.values())).numpy(), np.outer(weights.numpy(), choices)
+    selection = cheapest(*both, limit)
+    chosen, parts = dict[str, int | tuple[int, ...]](), dict[str, float]()
+    for name, places in zip(
+        costs, torch.from_numpy(selection.places).split(list(map(len, costs.values()))), strict=True
+    ):
+        found = tuple(choices[k] for k in places.tolist())
+        chosen[name] = found if per == "channel" else found[0]
+        parts[name] = float(costs[name].gather(1, places[:, None]).sum())
+    total, increase = sum(sizes.values()), sum(parts.values())
+    uniform = {str(b): sum(float(each[:, k].sum()) for each in costs.values()) for k, b in enumerate(choices)}
+    mean = sum(_total(chosen[name], n) for name, n in sizes.items()) / total
+    bound = increase if selection.bound == selection.cost else selection.bound
+    return BitAllocation(chosen, increase, parts, mean, limit / total, sizes, uniform, noise, bound)
+
+
+def _total(bits: int | tuple[int, ...], size: int) -> int:
+    """The bits that all weights of a parameter take."""
+    return bits * size if isinstance(bits, int) else sum(bits) * (size // len(bits))
 
 
 def _choices(bits: Any) -> list[int]:
@@ -132,16 +182,19 @@ def _choices(bits: Any) -> list[int]:
     return sorted({checked_bits(b) for b in bits})
 
 
-def _costs(name: str, h: Tensor, weight: Tensor, choices: list[int], noise: Noise) -> list[float]:
-    """What each number of bits costs a tensor; refuses what would gain from rounding."""
-    found = [rounding_increase(h, weight, b, noise) for b in choices]
-    if found[0] < 0:
+def _costs(name: str, h: Tensor, weight: Tensor, choices: list[int], noise: Noise, per: Per) -> Tensor:
+    """What each number of bits costs each group, (groups, choices); refuses those that would gain from rounding."""
+    parts = (variance(weight, noise) * h).flatten(1).sum(1)
+    parts = parts if per == "channel" else parts.sum(0, keepdim=True)
+    if bool((parts < 0).any()):
+        k = int(parts.argmin())
+        what, total = (f"channel {k} of '{name}'", h[k].sum()) if per == "channel" else (f"'{name}'", h.sum())
         raise InputError(
-            f"the curvature of '{name}' adds up to {float(h.sum()):.6g}, and rounding it would lower the loss: a sum "
+            f"the curvature of {what} adds up to {float(total):.6g}, and rounding it would lower the loss: a sum "
             "that is not negative was expected. The Hessian of a smooth network may have one, and an estimate of it by "
             'chance: ask for curvature="ggn", which never has, or for a smaller tolerance'
         )
-    return found
+    return parts[:, None] * torch.tensor([rounding_variance(b) / 2 for b in choices], dtype=torch.float64)
 
 
 def _limit(choices: list[int], sizes: Mapping[str, int], budget: float | None, size: int | None) -> float:
@@ -167,29 +220,4 @@ def _limit(choices: list[int], sizes: Mapping[str, int], budget: float | None, s
 
 def rounding_increase(h: Tensor, weight: Tensor, bits: int, noise: Noise) -> float:
     """Half of step²/12 times the curvature h (*weight), summed over groups: what rounding a tensor adds to the loss."""
-    return float((variance(weight, noise) * h).sum()) / (24 * levels(bits) ** 2)
-
-
-def _cheapest(costs: list[list[float]], sizes: list[list[int]], limit: float) -> list[int]:
-    """One choice from each row, their costs the least in total and their sizes within the limit.
-
-    Row by row, all totals of size and cost that no other has both smaller, and which total and choice each came from.
-    """
-    import numpy as np
-
-    size, cost = np.zeros(1, dtype=np.int64), np.zeros(1)
-    steps = []
-    for row_costs, row_sizes in zip(costs, sizes, strict=True):
-        sums = (size[:, None] + np.array(row_sizes)).ravel()  # (totals, choices), flattened
-        prices = (cost[:, None] + np.array(row_costs)).ravel()
-        order = np.lexsort((prices, sums))
-        least = np.minimum.accumulate(prices[order])
-        kept = order[np.concatenate([[True], prices[order][1:] < least[:-1]])]
-        kept = kept[sums[kept] <= limit * (1 + 1e-12)]
-        size, cost = sums[kept], prices[kept]
-        steps.append(np.divmod(kept, len(row_costs)))
-    place, chosen = int(cost.argmin()), list[int]()
-    for parents, choices in reversed(steps):
-        chosen.append(int(choices[place]))
-        place = int(parents[place])
-    return chosen[::-1]
+    return float((variance(weight, noise) * h).sum()) * rounding_variance(bits) / 2

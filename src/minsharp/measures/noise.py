@@ -10,7 +10,7 @@ step²/12: sigma² = 1 / (12 (2^(b-1) - 1)²). Biases, and other parameters with
 the rest, each one tensor, or kept exact, as they are where weights are quantized or programmed into devices.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from numbers import Real
 from typing import Any, Literal, get_args
@@ -20,6 +20,11 @@ from torch import Tensor
 from ..errors import InputError
 
 Noise = Literal["absolute", "relative", "max", "max-per-channel"]
+Each = int | Sequence[int]
+"""Bits of one parameter: a number, or one for each output channel, along the first axis."""
+Bits = int | Mapping[str, Each]
+KeptBits = int | Mapping[str, int | tuple[int, ...]]
+"""The same in results."""
 Biases = Literal["exact", "noisy"]
 NOISES: tuple[str, ...] = get_args(Noise)
 GROWING = ("max", "max-per-channel")
@@ -65,6 +70,18 @@ def levels(bits: int) -> int:
     return int(2 ** (bits - 1)) - 1
 
 
+def rounding_variance(bits: int) -> float:
+    """The mean squared error of rounding to nearest, per unit of the largest weight squared: step²/12."""
+    return 1 / (12 * levels(bits) ** 2)
+
+
+def levels_of(weight: Tensor, bits: Each) -> int | Tensor:
+    """The same for a tensor; where each channel has bits of its own, (channels, 1, ...)."""
+    if isinstance(bits, int):
+        return levels(bits)
+    return weight.new_tensor([levels(b) for b in bits]).view(-1, *[1] * (weight.dim() - 1))
+
+
 def variance(weight: Tensor, noise: Noise) -> Tensor:
     """The noise of a tensor per unit of sigma², broadcastable to it.
 
@@ -100,7 +117,6 @@ def weighed(
 
 Device = Literal["absolute", "relative", "max", "max-per-channel", "pcm"]
 DEVICES: tuple[str, ...] = get_args(Device)
-Bits = int | Mapping[str, int]
 
 
 def noise_variances(
@@ -114,7 +130,7 @@ def noise_variances(
         elif noise == "pcm":
             found[name] = (1.0 if sigma is None else sigma) ** 2 * programming_variance(weight)
         else:
-            size = sigma**2 if sigma is not None else 1 / (12 * levels(bits_of(name, bits)) ** 2)
+            size = sigma**2 if sigma is not None else 1 / (12 * levels_of(weight, bits_of(name, weight, bits)) ** 2)
             found[name] = size * variance(weight, noise)
     return found
 
@@ -133,26 +149,47 @@ def checked_size(noise: Device, sigma: float | None, bits: Bits | None) -> None:
     if sigma is not None and not is_size(sigma):
         raise InputError(f"sigma={sigma!r}: expected a size of noise, not negative, as in sigma=0.05")
     for each in bits.values() if isinstance(bits, Mapping) else [] if bits is None else [bits]:
-        checked_bits(each)
+        for one in each if isinstance(each, Sequence) and not isinstance(each, str) else [each]:
+            checked_bits(one)
 
 
-def bits_of(name: str, bits: Bits | None) -> int:
-    """The bits of one parameter."""
-    if isinstance(bits, Mapping):
-        if name not in bits:
-            raise InputError(f"bits={dict(bits)!r}: there is none for '{name}'")
-        return bits[name]
-    return checked_bits(bits)
+def bits_of(name: str, weight: Tensor, bits: Bits | None) -> Each:
+    """The bits of one parameter, or of each of its channels."""
+    if not isinstance(bits, Mapping):
+        return checked_bits(bits)
+    if name not in bits:
+        raise InputError(f"bits={_few(dict(bits))}: there is none for '{name}'")
+    found = bits[name]
+    if not isinstance(found, int) and (weight.dim() < 2 or len(found) != len(weight)):
+        shape = tuple(weight.shape)
+        raise InputError(
+            f"bits of '{name}': {len(found)} numbers, expected one number, or as many as the first axis of {shape} has"
+        )
+    return found
 
 
-def quantized(weight: Tensor, bits: int, noise: Noise) -> Tensor:
+def kept_bits(bits: Bits) -> KeptBits:
+    """With tuples in place of lists."""
+    if isinstance(bits, int):
+        return bits
+    return {name: each if isinstance(each, int) else tuple(each) for name, each in bits.items()}
+
+
+def _few(bits: Any) -> str:
+    text = repr(bits)
+    return text if len(text) < 200 else text[:200] + "..."
+
+
+def quantized(weight: Tensor, bits: Each, noise: Noise) -> Tensor:
     """Round to nearest with symmetric steps of max / (2^(b-1) - 1), one size per tensor or per output channel.
+
+    Channels with bits of their own have steps of their own, whatever they share a largest weight with.
 
     >>> import torch
     >>> quantized(torch.tensor([[3.0, -1.2, 0.4]]), 3, "max").tolist()  # steps of one
     [[3.0, -1.0, 0.0]]
     """
-    step = variance(weight, noise).sqrt() / levels(bits)
+    step = variance(weight, noise).sqrt() / levels_of(weight, bits)
     return (weight / step.where(step > 0, step.new_ones(()))).round() * step
 
 

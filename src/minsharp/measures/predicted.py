@@ -29,7 +29,7 @@ from ..subject.model import Pattern, counted
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import count, number, percent
-from .noise import DEVICES, Biases, Bits, Device, checked, checked_size, noise_variances
+from .noise import DEVICES, Biases, Bits, Device, KeptBits, checked, checked_size, kept_bits, noise_variances
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,7 +40,7 @@ class PredictedAccuracy(Frozen, Saved):
     agreement: float
     noise: Device
     sigma: float | None
-    bits: int | Mapping[str, int] | None
+    bits: KeptBits | None
     biases: Biases
     samples: int
 
@@ -78,10 +78,11 @@ def predicted_accuracy(
     """The accuracy that noise on the weights leaves, predicted from margins and their derivatives in one backward pass.
 
     ``noise`` and ``biases`` are those of `minimum_sharpness`, of size ``sigma``, or, for the last two, of a quantizer
-    with so many ``bits`` (a number, or one for each parameter by name); "pcm" is the programming noise of phase-change
-    memory. A prediction flips with probability Phi(-m / s), m its margin and s² = sum_e N_e (dm/dw_e)²: what
-    `noise_robustness` measures with random draws. Trust it where few flip; where most do, other classes than the
-    runner-up get their share. The ``loss`` only says which labels count: all but those that it ignores.
+    with so many ``bits`` (a number, or one for each parameter by name, or for each of its channels); "pcm" is the
+    programming noise of phase-change memory. A prediction flips with probability Phi(-m / s), m its margin and
+    s² = sum_e N_e (dm/dw_e)²: what `noise_robustness` measures with random draws. Trust it where few flip; where most
+    do, other classes than the runner-up get their share. The ``loss`` only says which labels count: all but those that
+    it ignores.
 
     One weight, told from zero, flips where the noise is larger than the weight and against it:
 
@@ -102,7 +103,8 @@ def predicted_accuracy(
     variances = noise_variances(weights, noise, treated, sigma, bits)
     spread = variance_rows(network, stream, margin, variances).sqrt()  # (samples, predictions)
     stays, right = _shares(network, stream, margin, as_loss(loss), spread)
-    return PredictedAccuracy(right, stays, noise, sigma, bits, treated, len(spread))
+    held_bits = None if bits is None else kept_bits(bits)
+    return PredictedAccuracy(right, stays, noise, sigma, held_bits, treated, len(spread))
 
 
 def _shares(network: Network, data: Data, margin: Loss, loss: Loss, spread: Tensor) -> tuple[float, float | None]:

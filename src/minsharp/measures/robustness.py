@@ -23,11 +23,13 @@ from .noise import (
     Biases,
     Bits,
     Device,
+    KeptBits,
     bits_of,
     checked,
     checked_size,
     is_noisy,
     is_size,
+    kept_bits,
     levels,
     noise_variances,
     quantized,
@@ -56,7 +58,7 @@ class NoiseLevel:
     agreement: Measured
     accuracy: Measured | None
     loss: Measured | None
-    bits: Bits | None = None
+    bits: KeptBits | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,8 +136,9 @@ def noise_robustness(
     sigma times the largest weight of its tensor, or output channel. ``noise="pcm"``: by sigma times what programming it
     into phase-change memory does (Joshi et al. 2020), so that sigma 1 is the hardware. With ``bits=[8, 4]`` under "max"
     or "max-per-channel" there is no chance in it: weights are rounded to nearest, symmetrically, with each of these
-    numbers of bits (or, a mapping, with one for each parameter). ``biases`` are "noisy" or "exact"; unless given, exact
-    under all but the first two. `predicted_accuracy` says the same without a draw.
+    numbers of bits (or, a mapping, with one for each parameter, or a list of one for each of its channels). ``biases``
+    are "noisy" or "exact"; unless given, exact under all but the first two. `predicted_accuracy` says the same without
+    a draw.
 
     Without targets only the agreement with the undisturbed predictions is measured. The same seed draws the same noise
     for networks of the same shape. ``progress`` shows a bar.
@@ -222,11 +225,11 @@ def _rounded(objective: Objective, still: list[Tensor], bits: Bits, noise: Devic
     """The network rounded to so many bits: no chance, and no error. Its sigma is that of noise of the same variance."""
     weights = objective.parameters
     chosen = {name: w for name, w in weights.items() if is_noisy(w.dim(), biases)}
-    moved = {name: quantized(w, bits_of(name, bits), noise) for name, w in chosen.items()}  # type: ignore[arg-type]
+    moved = {name: quantized(w, bits_of(name, w, bits), noise) for name, w in chosen.items()}  # type: ignore[arg-type]
     agreement, accuracy, loss = (None if v is None else Measured(v, 0.0) for v in _trial(objective, still, moved))
     assert agreement is not None
     sigma = 1 / (sqrt(12) * levels(bits)) if isinstance(bits, int) else None
-    return NoiseLevel(sigma, agreement, accuracy, loss, bits)
+    return NoiseLevel(sigma, agreement, accuracy, loss, kept_bits(bits))
 
 
 def _mean(values: Sequence[float | None]) -> Measured | None:

@@ -12,8 +12,8 @@ from .sections import SHOWN, Tile
 def allocation(result: BitAllocation) -> dict[str, Any]:
     """The totals in large print, a bar for each tensor, and one number of bits throughout for comparison."""
     weights = sum(result.sizes.values())
-    rows = [(name, float(bits), f"{bits} bits of {count(result.sizes[name])}") for name, bits in result.bits.items()]
-    cells = [(n, str(b), count(result.sizes[n]), number(result.by_parameter[n])) for n, b in result.bits.items()]
+    rows = [(n, result.mean_of(n), f"{result.shown(n)} bits of {count(result.sizes[n])}") for n in result.bits]
+    cells = [(n, result.shown(n), count(result.sizes[n]), number(result.by_parameter[n])) for n in result.bits]
     total = ("total", number(result.mean_bits, 4), count(weights), number(result.increase))
     uniform = [(bits, count(-(-int(bits) * weights // 8)), number(value)) for bits, value in result.uniform.items()]
     mine = (f"{number(result.mean_bits, 4)} in the mean", count(result.size), number(result.increase))

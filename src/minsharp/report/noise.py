@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from ..experiments import Table
 from ..measures.bits import BitAllocation
+from ..measures.noise import KeptBits
 from ..measures.predicted import PredictedAccuracy
 from ..measures.robustness import Measured, NoiseRobustness
 from .charts import Chart, Curve, Reading, curves, number, plain_curves
@@ -75,9 +76,7 @@ def _predicted(predictions: Predictions, allocation: BitAllocation | None) -> It
             yield Row(name, p.noise, True, *where, accuracy, Measured(p.agreement, 0.0), None, 0)
 
 
-def _place(
-    sigma: float | None, bits: int | Mapping[str, int] | None, allocation: BitAllocation | None
-) -> tuple[bool, float, str]:
+def _place(sigma: float | None, bits: KeptBits | None, allocation: BitAllocation | None) -> tuple[bool, float, str]:
     """Whether weights are rounded, where that is along the axis, and what it is called."""
     if isinstance(bits, Mapping):
         known = allocation is not None and dict(allocation.bits) == dict(bits)

@@ -1,4 +1,4 @@
-"""``minsharp bits``: how many bits each tensor gets."""
+"""``minsharp bits``: how many bits each tensor or channel gets."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +17,7 @@ Size = Annotated[
     int | None, typer.Option("--size", metavar="BYTES", help="Bytes for all weights, instead of --budget.")
 ]
 RoundingOption = Annotated[options.Rounding, typer.Option("--noise", help="One scale per tensor, or per channel.")]
+PerOption = Annotated[options.Per, typer.Option("--per", help="What gets bits of its own.")]
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="FILE.json", help="Also write the bits by parameter name, as JSON.")
 ]
@@ -28,7 +29,7 @@ Plot = Annotated[
 ]
 
 
-options.in_panel(options.MEASURED, Choices, Budget, Size, RoundingOption)
+options.in_panel(options.MEASURED, Choices, Budget, Size, RoundingOption, PerOption)
 options.in_panel(options.RESULTS, Out, Plot)
 
 
@@ -47,6 +48,7 @@ def bits(
     budget: Budget = None,
     size: Size = None,
     noise: RoundingOption = options.Rounding.MAX,
+    per: PerOption = options.Per.TENSOR,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
     tolerance: options.Tolerance = 0.0,
@@ -60,7 +62,7 @@ def bits(
     report: options.ReportFile = None,
     as_json: options.Json = False,
 ) -> None:
-    """Give each tensor the number of bits that costs the least loss at a given mean number of bits, or bytes.
+    """Give each tensor or channel the number of bits that costs the least loss at a given mean of bits, or bytes.
 
     Example:
 
@@ -79,7 +81,7 @@ def bits(
     choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis, fold)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
     task = prepare(choice, source, loss, curvature, parameters, tolerance=tolerance, seed=seed)
-    allocated(task, numbers, budget, size, noise, out=out, plot=plot, report=report, as_json=as_json)
+    allocated(task, numbers, budget, size, noise, per, out=out, plot=plot, report=report, as_json=as_json)
 
 
 def _numbers(text: str) -> list[int]:
