@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
-from tests.support.zoo import BY_NAME, ZOO, Entry
+from tests.support.zoo import BY_NAME, ZOO, Entry, network
 
 
 @pytest.mark.parametrize("entry", ZOO, ids=lambda e: e.name)
 @pytest.mark.parametrize("scope", ["layer", "neuron"])
 def test_the_zoo_holds(entry: Entry, scope: Any) -> None:
     model, data = entry.model(), entry.data()
-    result = ms.minimum_sharpness(model, data, scope=scope, curvature="ggn")
+    result = ms.minimum_sharpness(network(entry), data, scope=scope, curvature="ggn")
     verification = ms.verify(model, data, result)
     assert verification.holds, verification
     exact = sum(result.exact.values())
