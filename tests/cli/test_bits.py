@@ -132,6 +132,20 @@ def test_batchnorm_is_folded_first(data: str, tmp_path: Path, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["bits"] == dict(expected.bits)
 
 
+def test_measuring_says_that_batchnorm_can_be_folded(data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    measured = ["measure", "tests.cli.test_bits:normalised", "--data", data]
+    assert run(measured) == 0
+    assert "BatchNorm pins weights before it: --fold-batchnorm folds it" in " ".join(capsys.readouterr().out.split())
+    assert run([*measured, "--fold-batchnorm"]) == 0
+    assert "BatchNorm" not in capsys.readouterr().out
+    assert run([*measured, "--fold-batchnorm", "--scope", "neuron", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    held, folded = load_file(data), ms.fold_batchnorm(normalised())
+    expected = ms.minimum_sharpness(folded, held["x"].double(), scope="neuron").value
+    assert told["minimum_sharpness"]["neuron"]["value"] == pytest.approx(expected, rel=1e-9)
+    assert told["fold_batchnorm"] is True
+
+
 def test_a_smooth_network(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its group is trivial; its bits need a tolerance, or the Gauss-Newton matrix."""
     factory, out = "tests.cli.test_bits:smooth", tmp_path / "flat.safetensors"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,8 @@ def test_a_sound_installation(capsys: Capture) -> None:
     out, _ = capsys.readouterr()
     assert out.startswith(f"minsharp        {__version__}, Python {sys.version.split()[0]}")
     assert "cpu             trace against a dense Hessian holds: relative error" in out
+    shown = re.findall(r"^\[(\w+)\]", out, flags=re.M)
+    assert sorted(shown) == ["experiments", "images", "lightning", "ray", "torchmetrics", "transformers"]
 
 
 def test_as_json(capsys: Capture) -> None:
@@ -33,6 +36,7 @@ def test_as_json(capsys: Capture) -> None:
     assert [test["device"] for test in told["self_test"]] == selftest.devices()
     assert all(test["holds"] and test["error"] < 1e-12 for test in told["self_test"])
     assert told["trouble"] is None
+    assert "dev" not in told["extras"]
 
 
 def test_a_wrong_trace_is_found(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

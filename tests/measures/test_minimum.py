@@ -1,5 +1,6 @@
 """Minimum sharpness: what no rescaling can fool."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -99,11 +100,11 @@ def test_neuron_below_layer_below_trace(entry: Entry) -> None:
 @pytest.mark.parametrize("scope", SCOPES)
 def test_the_flattest_network(entry: Entry, scope: Any) -> None:
     """Same outputs, and its trace, computed afresh, is the minimum; the original is untouched."""
-    model = entry.model().eval()
+    model, net = entry.model().eval(), network(entry)
     before = [p.detach().clone() for p in model.parameters()]
-    result = ms.minimum_sharpness(model, entry.data(), scope=scope, curvature="ggn")
+    result = ms.minimum_sharpness(net, measured(net, entry), scope=scope)
     flat = ms.flattest(model, entry.data(), scope=scope, curvature="ggn")
-    fresh = ms.hessian_trace(flat, entry.data(), curvature="ggn")
+    fresh = ms.hessian_trace(replace(net, module=flat), entry.data(), curvature="ggn")
     assert fresh.total == pytest.approx(result.value, rel=1e-9)
     for name, value in fresh.by_parameter.items():
         assert value == pytest.approx(result.by_parameter[name], rel=1e-8, abs=1e-12 * result.value)
@@ -117,7 +118,7 @@ def test_the_flattest_network(entry: Entry, scope: Any) -> None:
 def test_powers_of_two_change_no_bit(entry: Entry, dtype: torch.dtype) -> None:
     model = entry.model(dtype).eval()
     data = entry.data(dtype=dtype)
-    flat = ms.flattest(model, data, power_of_two=True, curvature="ggn")
+    flat = ms.flattest(network(entry, dtype), data, power_of_two=True, curvature="ggn").eval()
     with torch.no_grad():
         assert torch.equal(call(flat, data[0]), call(model, data[0]))
     for (name, old), new in zip(model.named_parameters(), flat.parameters(), strict=True):
@@ -151,10 +152,11 @@ def test_random_networks(case: tuple[nn.Module, Tensor]) -> None:
     """Both groups keep the outputs; neuron <= layer <= trace; the flattest network has the value promised."""
     model, x = case
     model.eval()
-    diagonal = ms.hessian_diagonal(model, x)
+    net = ms.read(model, x)
+    diagonal = ms.hessian_diagonal(net, x)
     if diagonal.total == 0:
         return
-    layer, neuron = (ms.minimum_sharpness(model, diagonal, scope=s) for s in ("layer", "neuron"))
+    layer, neuron = (ms.minimum_sharpness(net, diagonal, scope=s) for s in ("layer", "neuron"))
     assert neuron.value <= layer.value * (1 + 1e-10)
     assert layer.value <= layer.trace * (1 + 1e-10)
     with torch.no_grad():
@@ -163,7 +165,7 @@ def test_random_networks(case: tuple[nn.Module, Tensor]) -> None:
             for scales in (result.symmetries.random(0, 30.0), result.scales):
                 moved = ms.rescale(model, scales)(x)
                 assert float((moved - outputs).abs().max()) <= 1e-10 * float(outputs.abs().max()) + 1e-13
-            fresh = ms.hessian_trace(ms.rescale(model, result.scales), x).total
+            fresh = ms.hessian_trace(replace(net, module=ms.rescale(model, result.scales)), x).total
             assert fresh == pytest.approx(sum(result.by_parameter.values()), rel=1e-8)
             assert result.lower_bound <= result.value
             assert result.value - result.lower_bound <= 1e-9 * result.value

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
-from tests.support.zoo import BY_NAME, ZOO, Entry
+from tests.support.zoo import BY_NAME, ZOO, Entry, network
 
 
 @pytest.mark.parametrize("entry", ZOO, ids=lambda e: e.name)
 @pytest.mark.parametrize("scope", ["layer", "neuron"])
 def test_the_zoo_holds(entry: Entry, scope: Any) -> None:
     model, data = entry.model(), entry.data()
-    result = ms.minimum_sharpness(model, data, scope=scope, curvature="ggn")
+    result = ms.minimum_sharpness(network(entry), data, scope=scope, curvature="ggn")
     verification = ms.verify(model, data, result)
     assert verification.holds, verification
     exact = sum(result.exact.values())
@@ -242,6 +242,21 @@ def test_other_data_is_refused() -> None:
         ms.verify(entry.model(), entry.data(7), result)
     with pytest.raises(ms.InputError, match="reads the data several times"):
         ms.verify(entry.model(), iter([entry.data()]), result)
+
+
+def test_a_forgotten_loss_is_named() -> None:
+    entry, loss = BY_NAME["mlp"], nn.MSELoss()
+    (x, y), model = entry.data(), entry.model()
+    data = (x, torch.randn_like(model(x)))
+    result = ms.minimum_sharpness(model, data, loss)
+    assert ms.verify(model, data, result, loss).holds
+    with pytest.raises(ms.InputError, match=r"is of MSELoss: pass it too, as in verify\(.* loss\)"):
+        ms.verify(model, data, result)
+    for lossless in ("jacobian", "margin"):
+        assert ms.verify(model, (x, y), ms.minimum_sharpness(model, x, curvature=lossless)).holds
+    of_words = ms.minimum_sharpness(nn.Linear(3, 4), torch.randn(2, 5, 3), class_axis=-1)
+    assert of_words.loss != "CrossEntropyLoss"
+    assert ms.verify(nn.Linear(3, 4), torch.randn(2, 5, 3), of_words, class_axis=-1)
 
 
 def test_plain_data() -> None:

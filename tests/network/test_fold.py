@@ -83,6 +83,13 @@ def test_a_folded_network_has_more_freedom() -> None:
     assert free.dimension == held.dimension == 6
     assert {"a.weight", "skip.0.weight"} == {n for n in held.pinned if n != "head.bias"}
     assert set(free.pinned) == {"head.bias"}
+    hint = "BatchNorm pins weights before it: fold_batchnorm(model) folds it into the layer that it follows"
+    for scope in ("layer", "neuron", "full"):
+        free, held = (ms.symmetries(m, inputs, scope) for m in (folded, entry.model()))
+        assert hint in repr(held)
+        assert "BatchNorm" not in repr(free)
+    assert hint in repr(ms.minimum_sharpness(entry.model(), entry.data(), curvature="ggn"))
+    assert "BatchNorm" not in repr(ms.minimum_sharpness(folded, entry.data(), curvature="ggn"))
 
 
 def test_folding_what_cannot_be_traced() -> None:

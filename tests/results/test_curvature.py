@@ -39,6 +39,14 @@ def test_table(model: nn.Module) -> None:
     assert repr(ms.hessian_diagonal(model, X, curvature="ggn")) == text
 
 
+def test_of_a_negative_whole_nothing_is_a_share(model: nn.Module) -> None:
+    trace, replace = ms.hessian_trace(model, X, curvature="ggn"), dataclasses.replace
+    negative = replace(trace, sum=replace(trace.sum, sums={name: -t for name, t in trace.sum.sums.items()}))
+    assert "%" in str(trace)
+    assert negative.total == -trace.total
+    assert "%" not in str(negative)
+
+
 def test_plain_data(model: nn.Module) -> None:
     trace = ms.hessian_trace(model, X, curvature="ggn")
     again = json.loads(json.dumps(trace.to_dict()))

@@ -1,5 +1,6 @@
 """Powers of two as factors: the lattice they form, the search over it, and the networks that come of it."""
 
+from dataclasses import replace
 from itertools import product
 from math import log
 from typing import Any
@@ -17,7 +18,7 @@ from minsharp.solve import powers
 from minsharp.solve.geometric import log_sum, minimise
 from minsharp.solve.lattice import lattice
 from minsharp.solve.powers import minimise_powers
-from tests.support.zoo import ZOO, Entry, call
+from tests.support.zoo import ZOO, Entry, call, network
 
 Array = np.ndarray[Any, Any]
 
@@ -131,21 +132,20 @@ def test_many_numbers_are_fast_and_close() -> None:
 @pytest.mark.parametrize("scope", ["layer", "neuron"])
 def test_a_result_and_its_network_are_one(entry: Entry, scope: Any) -> None:
     """The value is the trace of the very network that comes back, which is no sharper than before, bit for bit."""
-    model, (inputs, targets) = entry.model(), entry.data()
-    options: dict[str, Any] = {"scope": scope, "curvature": "ggn", "power_of_two": True}
-    measured = ms.hessian_diagonal(model, (inputs, targets), curvature="ggn")
-    result = ms.minimum_sharpness(model, measured, scope=scope, power_of_two=True)
-    flat = ms.flattest(model, measured, **{**options, "curvature": "hessian"})
-    trace = ms.hessian_trace(flat, (inputs, targets), curvature="ggn")
+    net, (inputs, targets) = network(entry), entry.data()
+    measured = ms.hessian_diagonal(net, (inputs, targets), curvature="ggn")
+    result = ms.minimum_sharpness(net, measured, scope=scope, power_of_two=True)
+    flat = ms.flattest(net, measured, scope=scope, power_of_two=True)
+    trace = ms.hessian_trace(replace(net, module=flat), (inputs, targets), curvature="ggn")
     assert all(map(is_power, result.scales.values()))
     assert trace.by_parameter == pytest.approx(dict(result.by_parameter), rel=1e-9)
     assert result.value == pytest.approx(trace.total, rel=1e-9)
     assert result.value <= result.trace
-    free = ms.minimum_sharpness(model, measured, scope=scope)
+    free = ms.minimum_sharpness(net, measured, scope=scope)
     assert result.lower_bound == free.lower_bound <= result.value
     assert result.attained
     with torch.no_grad():
-        assert torch.equal(call(flat.eval(), inputs), call(model.eval(), inputs))
+        assert torch.equal(call(flat.eval(), inputs), call(entry.model().eval(), inputs))
 
 
 @pytest.mark.parametrize("seed", range(10))

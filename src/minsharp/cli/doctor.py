@@ -13,6 +13,8 @@ from ..version import __version__
 from .output import FailureError, console, print_json
 
 PACKAGE = "minsharp"
+_OF_DEVELOPERS = ("dev", "docs", "test")
+"""Extras that bring nothing to who uses the package."""
 _REQUIREMENT = re.compile(
     r"\s*([\w.-]+)\s*(?:\[([\w., -]*)\])?\s*(?:>=\s*([\d.]+))?[^;]*(?:;.*extra\s*==\s*['\"]([\w-]+))?"
 )
@@ -58,6 +60,7 @@ def examined(*, as_json: bool) -> None:
     """Look, try, and tell; a failure if something that is needed is missing or wrong."""
     groups = extras(requires(PACKAGE) or []) if _installed(PACKAGE) else {}
     needed = groups.pop("", [])
+    groups = {extra: parts for extra, parts in groups.items() if extra not in _OF_DEVELOPERS}
     trials, trouble = _trials()
     system = {"Python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     if as_json:

@@ -8,6 +8,7 @@ from ..curvature.gram import hessian_grams
 from ..curvature.hessian import hessian_diagonal, hessian_trace
 from ..measures.minimum import MinimumSharpness, minimum_sharpness
 from ..measures.verify import Verification, verify
+from ..network.rescalings import folding_frees
 from ..results.curvature import MATRICES, Diagonal, Trace
 from ..results.gram import Grams
 from ..subject.shards import shard
@@ -98,6 +99,9 @@ def _print(
     for result in results:
         out.print(f"Minimum sharpness, scope {result.scope}: {_value(result)}", markup=False)
         out.print(f"  lower bound {number(result.lower_bound, 8)}; {result.status}", markup=False)
+    pinned = {name: why for result in results for name, why in result.pinned.items()}
+    for line in folding_frees(pinned, "--fold-batchnorm"):
+        out.print(line, markup=False)
     print_checks(checks)
 
 

@@ -236,7 +236,7 @@ def in_panel(panel: str, *options: Any) -> None:
 
 
 MEASURED, RESULTS = "What is measured", "What comes out"
-in_panel("The model", Arguments, Outputs, ClassAxis, Weights, WeightsKey)
+in_panel("The model", Arguments, Outputs, ClassAxis, Weights, WeightsKey, Fold)
 in_panel("The data", Data, Images, DataDir, Samples, BatchSize)
 in_panel(MEASURED, LossOption, CurvatureOption, Tolerance, Seed, Parameters)
 in_panel(RESULTS, ReportFile, Json)

@@ -24,6 +24,7 @@ from ..graph.records import Graph
 from ..losses import Criterion
 from ..network.network import Network
 from ..network.rescale import rescale
+from ..network.rescalings import folding_frees
 from ..network.symmetry import Scope, Symmetries, tried_group
 from ..results.curvature import MATRICES, Diagonal, MatrixName, Trace
 from ..results.files import Saved
@@ -142,7 +143,8 @@ class MinimumSharpness(Frozen, Saved):
         )
         columns = ("parameter", "trace before", "trace after", "factor")
         total = ("total", number(self.trace), number(self.value), "")
-        return f"{head}\n{self.status}\n{plain_table(columns, self._rows(), total=total)}"
+        table = plain_table(columns, self._rows(), total=total)
+        return "\n".join((head, self.status, table, *folding_frees(self.pinned)))
 
 
 def _factor(factor: float | Tensor | None) -> str:

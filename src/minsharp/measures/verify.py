@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from ..curvature.hessian import hessian_diagonal, hessian_trace
 from ..errors import InputError
 from ..losses import Criterion
+from ..losses.find import default_loss
 from ..network.network import Network
 from ..network.reader import read
 from ..network.rescale import rescale
@@ -115,6 +116,7 @@ def verify(
     """
     if isinstance(data, Iterator):
         raise InputError("verify reads the data several times: pass a tensor, a pair, a list or a DataLoader")
+    _not_forgotten(loss, result)
     module, names = adapted(unwrapped(model), outputs), list(result.by_parameter)
     axis = model.class_axis if isinstance(model, Network) and class_axis is None else class_axis
     wide = copied(module).double()
@@ -146,6 +148,13 @@ def verify(
             checks.append(Check(f"v^T H v = ||S^T J v||^2 in {name}", error, max(1e-8, 1e3 * inside)))
             advance(1)
     return Verification(tuple(checks))
+
+
+def _not_forgotten(loss: Criterion | None, result: MinimumSharpness) -> None:
+    """Whoever names no loss means the one by default; a result of another was measured with one that was named."""
+    usual = result.curvature in LOSSLESS or result.loss.split(" on axis ")[0] == default_loss().name
+    if loss is None and not usual:
+        raise InputError(f"the result is of {result.loss}: pass it too, as in verify(model, data, result, loss)")
 
 
 def _measured(

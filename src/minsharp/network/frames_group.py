@@ -15,7 +15,7 @@ from ..subject.modes import plain_mode
 from ..text import printable
 from .frames import FrameWalk
 from .frames_solved import Frame, frames_of
-from .rescalings import Scales, Symmetries
+from .rescalings import Scales, Symmetries, folding_frees
 from .trial import State, Trial
 
 TRIED = "tried on the network, its outputs moved"
@@ -112,7 +112,7 @@ class FullSymmetries(Symmetries):
         lines += [f"  {printable(repr(frame))}" for frame in self.frames]
         lines += [f"  no frame for {printable(n)}: {printable(why)}" for n, why in self.unframed.items()]
         lines += [f"  pinned {printable(name)}: {printable(reason)}" for name, reason in self.pinned.items()]
-        return "\n".join(lines)
+        return "\n".join(lines + folding_frees(self.pinned))
 
 
 class _FrameTrial(Trial):

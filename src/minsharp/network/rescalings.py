@@ -72,7 +72,14 @@ class Symmetries(Frozen):
     def __repr__(self) -> str:
         lines = [f"Symmetries: {self.dimension} free numbers (scope {self.scope!r})"]
         lines += [f"  pinned {printable(name)}: {printable(reason)}" for name, reason in self.pinned.items()]
-        return "\n".join(lines)
+        return "\n".join(lines + folding_frees(self.pinned))
+
+
+def folding_frees(pinned: Mapping[str, str], how: str = "fold_batchnorm(model)") -> list[str]:
+    """What to do about parameters that BatchNorm pins, as one line; no line where it pins none."""
+    if not any("batch_norm" in reason.partition(" in ")[0] for reason in pinned.values()):
+        return []
+    return [f"BatchNorm pins weights before it: {how} folds it into the layer that it follows, as it is deployed"]
 
 
 def solved(walk: Walk) -> Symmetries:

@@ -149,7 +149,7 @@ class _Curvature(Frozen, Saved):
         total = sum(self._totals.values())
         rows: list[tuple[str, ...]] = []
         for name, value in self._totals.items():
-            share = percent(value / total if total else None)
+            share = percent(value / total if total > 0 else None)  # of a negative whole nothing is a part
             rows.append((printable(name), number(value), share, "yes" if self.exact[name] else "no"))
         rows.append(("total", number(total), "", "yes" if all(self.exact.values()) else "no"))
         if not self.standard_error:

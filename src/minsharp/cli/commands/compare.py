@@ -45,6 +45,7 @@ def compare(
     outputs: options.Outputs = None,
     class_axis: options.ClassAxis = None,
     images: options.Images = None,
+    fold: options.Fold = False,
     measures: Measures = None,
     rescalings: Rescalings = 5,
     scope: ScopeOption = options.Scope.LAYER,
@@ -69,7 +70,7 @@ def compare(
     from ..compare import compared
     from ..task import prepare
 
-    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
+    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis, fold)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
     task = prepare(choice, source, loss, curvature, tolerance=tolerance, seed=seed)
     compared(task, measures or None, rescalings, scope, csv=csv, as_json=as_json)

@@ -36,6 +36,7 @@ def measure(
     outputs: options.Outputs = None,
     class_axis: options.ClassAxis = None,
     images: options.Images = None,
+    fold: options.Fold = False,
     scope: ScopeOption = None,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
@@ -63,7 +64,7 @@ def measure(
     from ..measure import measured
     from ..task import prepare
 
-    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis)
+    choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis, fold)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
     task = prepare(choice, source, loss, curvature, parameters, tolerance=tolerance, seed=seed)
     scopes = [scope] if scope else [options.Scope.LAYER, options.Scope.NEURON]
