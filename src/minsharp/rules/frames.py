@@ -38,7 +38,7 @@ class Labels(NamedTuple):
 
     def expand(self, shape: Sequence[int]) -> "Labels":
         """Both broadcast to a shape."""
-        return Labels(self.atoms.expand(*shape), self.fibers.expand(*shape))
+        return Labels(self.atoms.expand(tuple(shape)), self.fibers.expand(tuple(shape)))
 
 
 class FrameWalk(Protocol):
