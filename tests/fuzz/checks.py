@@ -126,11 +126,27 @@ class Examiner:
             self.outcome.skipped = "not finite"
         elif max(float(p.abs().max()) for p in parts if p.numel()) > 1e5:
             self.outcome.skipped = "too large"
+        elif self._moved_by_rounding() > 0.1 * self.tolerance:
+            self.outcome.skipped = "decided by rounding"
         shapes = {n: p.shape for n, p in twin.named_parameters()}
         self.diagonals = {n: self.dense.diagonal(n, shapes[n]) for n in self.dense.jacobians}
         self.total = float(sum(d.sum() for d in self.diagonals.values()))
         self.noise = self.dense.noise
         return not self.outcome.skipped
+
+    def _moved_by_rounding(self) -> float:
+        """How far the outputs move, relative to the largest, where each weight is off by a few units in its last place.
+
+        Two norms over two entries make ones of everything, and dividing by their spread makes noise of the ones: no
+        two networks that compute the same agree on that.
+        """
+        other, generator = self.twin(), torch.Generator().manual_seed(self.case.seed)
+        with torch.no_grad():
+            for weight in dense.trainable(other).values():
+                noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64).to(weight)
+                weight.mul_(1 + 4 * torch.finfo(weight.dtype).eps * noise)
+            old, new = self.outputs(other, 0)
+        return float((new - old).abs().max()) / max(float(old.abs().max()), 1e-300) if old.numel() else 0.0
 
     def _differentiated(self, outputs: Tensor) -> Dense:
         """Jacobian and Hessian; of no parameter at all, where torch has no derivative."""
