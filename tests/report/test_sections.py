@@ -140,8 +140,8 @@ def test_bits(model: nn.Module, data: Data) -> None:
     ]
     assert [row[:2] for row in shown["table"].rows[:-1]] == [(n, str(b)) for n, b in result.bits.items()]
     widths = [width for (width,) in values(shown["chart"], "bar", "width")]
-    first, *_, last = result.bits.values()
-    assert widths[0] / widths[-1] == pytest.approx(first / last)
+    first, *_, last = result.bits
+    assert widths[0] / widths[-1] == pytest.approx(result.mean_of(first) / result.mean_of(last))
     assert [row[0] for row in shown["uniform"].rows[1:]] == ["2", "4", "8"]
 
 

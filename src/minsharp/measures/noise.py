@@ -10,7 +10,7 @@ step²/12: sigma² = 1 / (12 (2^(b-1) - 1)²). Biases, and other parameters with
 the rest, each one tensor, or kept exact, as they are where weights are quantized or programmed into devices.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from numbers import Real
 from typing import Any, Literal, get_args
@@ -148,7 +148,8 @@ def checked_size(noise: Device, sigma: float | None, bits: Bits | None) -> None:
         raise InputError(f"sigma={sigma!r}, bits={bits!r}: expected one of them, as in sigma=0.05 or bits=4")
     if sigma is not None and not is_size(sigma):
         raise InputError(f"sigma={sigma!r}: expected a size of noise, not negative, as in sigma=0.05")
-    for each in bits.values() if isinstance(bits, Mapping) else [] if bits is None else [bits]:
+    groups: Iterable[Any] = bits.values() if isinstance(bits, Mapping) else [] if bits is None else [bits]
+    for each in groups:
         for one in each if isinstance(each, Sequence) and not isinstance(each, str) else [each]:
             checked_bits(one)
 
