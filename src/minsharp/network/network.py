@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import InputError, ReadError
 from ..graph.records import DEVICE, Graph, Value
+from ..subject.fingerprint import fingerprint
 from ..subject.inputs import Inputs, call_form, describe
 from ..subject.model import ReadModel
 from ..subject.modes import LOCK
@@ -91,7 +91,7 @@ class Network(ReadModel):
     def digests(self) -> dict[str, str]:
         """Of each parameter and buffer that goes into the graph a digest of its type, shape and values."""
         with LOCK:
-            return {name: _digest(tensor) for name, tensor in self._tensors().items()}
+            return {name: fingerprint(tensor) for name, tensor in self._tensors().items()}
 
     def bind(self, inputs: Inputs) -> dict[str, Tensor]:
         """One batch of inputs as values of the graph; refuses what the network was not read for."""
@@ -150,14 +150,6 @@ def _same(a: Tensor | None, b: Tensor | None) -> bool:
     if a is b or a is None or b is None or isinstance(a, nn.Parameter) or isinstance(b, nn.Parameter):
         return a is b
     return torch.equal(a, b)
-
-
-def _digest(tensor: Tensor) -> str:
-    """Sixteen hexadecimal digits."""
-    held = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    digest = blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=8)
-    digest.update(held.data)
-    return digest.hexdigest()
 
 
 def _changed(how: str) -> ReadError:

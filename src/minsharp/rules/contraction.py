@@ -278,8 +278,7 @@ class Outer(Contraction):
             norms = norms * torch.linalg.vector_norm(self.inputs(use), dim=(2, 3)).unsqueeze(1)
             return widest(norms).square().sum(2)
         if L * L * R * C + self.gram_cost(use, J, L) < L * J * R * C:
-            product = (g.mT @ g).mul_(self.gram(use).unsqueeze(1))  # (n, R, g, L, L)
-            return widest(product.flatten(2).sum(2))
+            return widest(_grams_with(g, self.gram(use)).sum(2))
         return squares_of_columns(g @ self.inputs(use).mT.unsqueeze(1))
 
     def diagonal(self, use: Use, G: Tensor) -> Tensor:
@@ -300,12 +299,34 @@ class Outer(Contraction):
         return prod(shape) // channels * max(prod(output) // channels, 1), min(prod(shape), 4 * prod(output))
 
 
+_LARGE = 1 << 13
+"""Numbers in one column of one sample: from here on a product for each column hides what it costs to call it."""
+
+
 def _gram_of_columns(g: Tensor) -> Tensor:
-    """G^T G: (n, R, g, C, L) -> (n, g, L, L). Channels that come last in memory stay there: then column by column."""
-    if g.stride(3) == 1 < g.stride(4) and g.shape[2] == 1:
-        return torch.matmul(g.mT, g).sum(1)
+    """G^T G, summed over columns: (n, R, g, C, L) -> (n, g, L, L). Nothing is copied, where channels come last."""
+    if _channels_last(g):
+        first, *others = g.squeeze(2).mT.unbind(1)  # (n, L, C) each
+        total = first @ first.mT
+        for rows in others:
+            total.baddbmm_(rows, rows.mT)
+        return total.unsqueeze(1)
     rows = g.transpose(1, 2).flatten(2, 3)  # (n, g, R * C, L), copied if there are groups
     return rows.mT @ rows
+
+
+def _grams_with(g: Tensor, gram: Tensor) -> Tensor:
+    """<gram, G^T G> of each sample, column and group: (n, R, g, C, L) and (n, g, L, L) -> (n, R, g)."""
+    if _channels_last(g):
+        columns = g.squeeze(2).mT.unbind(1)  # (n, L, C) each
+        return torch.stack([(rows @ rows.mT).mul_(gram[:, 0]).sum((1, 2)) for rows in columns], 1).unsqueeze(2)
+    return (g.mT @ g).mul_(gram.unsqueeze(1)).sum((3, 4))
+
+
+def _channels_last(g: Tensor) -> bool:
+    """Whether the channels lie side by side in memory, and each column is large."""
+    _, _, groups, C, L = g.shape
+    return groups == 1 and g.stride(3) == 1 < g.stride(4) and C * L >= _LARGE
 
 
 def _diagonal_by_pairs(g: Tensor, U: Tensor) -> Tensor:
