@@ -176,6 +176,9 @@ def _only(stack: Tensor, samples: Samples, i: int, n: int) -> Tensor:
     return result
 
 
+_PRODUCTS = 1 << 20  # numbers: how many products are made before they are summed
+
+
 class Elementwise(Contraction):
     """A tensor broadcast over the output and added, or multiplied by ``coefficient``.
 
@@ -188,11 +191,18 @@ class Elementwise(Contraction):
         self.channel = channel
 
     def gradient(self, use: Use, G: Tensor) -> Tensor:
-        """Multiply, then sum over everything the tensor was broadcast over."""
+        """Multiply, as many columns at a time as stay in the cache, and sum over what the tensor was broadcast over."""
         g = use.columns(G)
-        if self.coefficient is not None:
-            factor = self.coefficient(use)
-            g = g * (laid_as(factor.unsqueeze(1), g) if isinstance(factor, Tensor) else factor)  # (n, R, ...)
+        factor: Tensor | float = 1.0 if self.coefficient is None else self.coefficient(use)
+        if not isinstance(factor, Tensor):
+            return self._summed(g if factor == 1 else g * factor, use)
+        factor = laid_as(factor.unsqueeze(1), g)  # (n, 1, ...)
+        together = max(1, _PRODUCTS * g.shape[1] // max(1, g.numel()))
+        parts = [self._summed(part * factor, use) for part in g.split(together, 1)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def _summed(self, g: Tensor, use: Use) -> Tensor:
+        """(n, R, *output) -> (n, R, *shape)."""
         shape = use.shape + (1,) * (g.dim() - 4) if self.channel else use.shape
         kept = g.dim() - len(shape)
         summed = [d for d in range(2, g.dim()) if g.shape[d] > 1 and (d < kept or shape[d - kept] == 1)]
