@@ -70,12 +70,11 @@ def _spread(cells: Cells, noise: Noise) -> float:
 
 def _bits(bench: Bench) -> str:
     """Ranks, and what bits from two on cost."""
-    costs = assignments.costs(bench, "allocate_bits, Hessian", bench.options.calibration)["costs"]
+    costs = assignments.costs(bench, "allocate_bits, Hessian", bench.options.calibration)
     sets = [f for f in assignments.FEWEST for _ in bench.whole("bits", partial(assignments.increases, bench, f))]
     ranks = [f"{assignments.rank(bench, costs, f):.3f} from {f} bits" for f in sets]
-    cells = bench.cell(assignments.allocation_key(bench), lambda: assignments.allocations(bench))
-    (four,) = (c for c in cells if (c["network"], c["budget"]) == (assignments.STATES[0], 4))
-    uniform, two, three = (100 * four[key] for key in ("uniform", "2", "3"))
+    (four,) = (c for c in assignments.allocation(bench, "max", assignments.STATES[0]) if c["budget"] == 4)
+    uniform, two, three = (100 * four[key] for key in ("uniform", "tensor 2", "tensor 3"))
     return (
         f"The predicted increase ranks {assignments.TRIALS} random assignments of bits like the measured one (Spearman "
         f"{', '.join(ranks)} on). At a mean of 4 bits ResNet-20 has {uniform:.1f} % with the same bits for all, "

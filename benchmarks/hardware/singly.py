@@ -1,0 +1,48 @@
+"""Bits for each tensor, ranked by what rounding each alone does: a forward pass for each number of bits, no curvature.
+
+Rounding tensor P to b bits moves the outputs by d_Pb, and the loss L by l_Pb. An assignment is predicted to cost
+
+    losses added     sum_P l_Pb             which can be allocated like any other costs
+    outputs added    L(f + sum_P d_Pb) - L(f)   which sees how tensors help or hinder each other, and cannot
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from time import process_time
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minsharp.measures.noise import quantized
+
+from .bench import Bench, outputs
+from .networks import Data
+
+Assignments = Mapping[int, Sequence[Mapping[str, int]]]  # by the fewest bits
+
+
+def ranked(bench: Bench, name: str, samples: int, choices: Sequence[int], assignments: Assignments) -> dict[str, Any]:
+    """Processor seconds, the losses by parameter and bits, and what outputs added say of every assignment."""
+    model, data = bench.network(name)[0], bench.train(samples)
+    return bench.cell(f"assignments/singly-{samples}", partial(_ranked, model, data, choices, assignments))
+
+
+def _ranked(model: nn.Module, data: Data, choices: Sequence[int], assignments: Assignments) -> dict[str, Any]:
+    start, y = process_time(), data[1]
+    weights = {n: p.detach() for n, p in model.named_parameters() if p.dim() > 1}
+    still = outputs(model, data, {}).double()
+    moved: dict[tuple[str, int], Tensor] = {}
+    for n, w in weights.items():
+        for b in choices:
+            moved[n, b] = outputs(model, data, {n: quantized(w, b, "max")}).double() - still
+
+    def grown(by: Any) -> float:
+        return float(F.cross_entropy(still + by, y) - F.cross_entropy(still, y))
+
+    added = {
+        str(fewest): [grown(sum(moved[n, b] for n, b in bits.items())) for bits in drawn]
+        for fewest, drawn in assignments.items()
+    }
+    costs = {n: [grown(moved[n, b]) for b in choices] for n in weights}
+    return {"seconds": process_time() - start, "costs": costs, "added": added}
