@@ -185,8 +185,8 @@ def rank_table(bench: Bench) -> Table:
         f"with that measured on {many} training images; predicted from as many images as the column says. Seconds "
         "of one thread, for the curvature. *Actual errors* weighs the errors that rounding makes, the others the mean "
         "error step²/12; *weight error* is the plain sum of squared errors. *Each tensor rounded alone* takes no "
-        "curvature, but a run of the network for each tensor and number of bits: the increases of the loss are added up, "
-        "or the changes of the outputs, and the loss is taken of their sum.",
+        "curvature, but a run of the network for each tensor and number of bits: increases of the loss are added up, or "
+        "changes of the outputs, and the loss is taken of their sum.",
         ("predicted by", "images", *(f"Spearman, {f} to 8 bits" for f in sets), "seconds"),
         [
             (m, n, *(f"{rank(bench, f, fewest):.3f}" for fewest in sets), decimals(f["seconds"], 1))
