@@ -91,8 +91,13 @@ def rank(bench: Bench, found: Mapping[str, Any], fewest: int) -> float:
     measured = increases(bench, fewest)
     each = drawn(measured["names"], fewest)
     costs = found["costs"]
-    summed = [sum(costs[n][CHOICES.index(b)] for n, b in bits.items()) for bits in each]
+    summed = [sum(_cost(costs[n], b) for n, b in bits.items()) for bits in each]
     return float(spearmanr(found.get("added", {}).get(str(fewest), summed), measured["by"]).statistic)
+
+
+def _cost(of: Any, bits: int) -> float:
+    """From a list along CHOICES, or by number of bits."""
+    return float(of[str(bits)] if isinstance(of, Mapping) else of[CHOICES.index(bits)])
 
 
 def _diagonal(curvature: Any) -> Method:
@@ -170,7 +175,7 @@ SINGLY = "each tensor rounded alone"
 
 def _singly(bench: Bench, samples: int) -> dict[str, Any]:
     sets = {fewest: drawn(increases(bench, fewest)["names"], fewest) for fewest in FEWEST}
-    return singly.ranked(bench, NAME, samples, CHOICES, sets)
+    return singly.ranked(bench, NAME, samples, sets)
 
 
 def rank_table(bench: Bench) -> Table:
@@ -185,7 +190,7 @@ def rank_table(bench: Bench) -> Table:
         f"with that measured on {many} training images; predicted from as many images as the column says. Seconds "
         "of one thread, for the curvature. *Actual errors* weighs the errors that rounding makes, the others the mean "
         "error step²/12; *weight error* is the plain sum of squared errors. *Each tensor rounded alone* takes no "
-        "curvature, but a run of the network for each tensor and number of bits: increases of the loss are added up, or "
+        "curvature, but a run of the network for each tensor and number of bits: increases of the loss are added, or "
         "changes of the outputs, and the loss is taken of their sum.",
         ("predicted by", "images", *(f"Spearman, {f} to 8 bits" for f in sets), "seconds"),
         [
@@ -262,7 +267,49 @@ def allocation_table(bench: Bench) -> Table:
     )
 
 
+def rounded_alone(bench: Bench) -> list[dict[str, Any]]:
+    """The shares of images that are right with bits by what rounding each tensor alone does to the loss."""
+    model, data = bench.network(NAME)[0], tuple(t[: bench.options.samples_bits] for t in bench.test(NAME))
+    costs, found = _singly(bench, bench.options.calibration)["costs"], []
+    for budget in BUDGETS:
+        shares: dict[str, Any] = {"budget": budget}
+        for least in LEAST:
+            if least < budget:
+                bits = singly.allocated(costs, model, least, budget)
+                shares[str(least)] = share(right(model, data, rounded(model, bits, "max")))  # type: ignore[arg-type]
+        found.append(shares)
+    return found
+
+
+LEAST = (2, 3)
+
+
+def alone_table(bench: Bench) -> Table:
+    """Accuracy of bits that are allocated by measured losses, beside those by curvature."""
+    samples = allocation_samples(bench)
+    found = bench.cell(f"allocations/{samples}/{NAME}-singly", partial(rounded_alone, bench))
+    known = allocation(bench, "max", STATES[0])
+    rows = [
+        (
+            str(each["budget"]),
+            shown(curved["uniform"], samples),
+            *(shown(of[k], samples) if k in of else "-" for of, prefix in ((curved, "tensor "), (each, ""))
+              for k in (f"{prefix}{least}" for least in LEAST)),
+        )
+        for each, curved in zip(found, known, strict=True)
+    ]  # fmt: skip
+    return Table(
+        "Allocated bits, from rounding each tensor alone",
+        f"ResNet-20 as it is, one scale per tensor, {samples:,} test images. The same program as above, its costs the "
+        f"increases of the loss on {bench.options.calibration} labelled training images when each tensor alone is "
+        "rounded. That is not in the library: it takes a run for each tensor and number of bits.",
+        ("mean bits", "uniform", *(f"{by}, from {b}" for by in ("curvature", "rounded alone") for b in LEAST)),
+        rows,
+    )
+
+
 def tables(bench: Bench) -> Iterator[Table]:
     """Ranks, and what an allocation is worth."""
     yield rank_table(bench)
     yield allocation_table(bench)
+    yield alone_table(bench)

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from minsharp.files import write_text
 from minsharp.measures.noise import Noise
@@ -78,8 +80,34 @@ def _bits(bench: Bench) -> str:
     return (
         f"The predicted increase ranks {assignments.TRIALS} random assignments of bits like the measured one (Spearman "
         f"{', '.join(ranks)} on). At a mean of 4 bits ResNet-20 has {uniform:.1f} % with the same bits for all, "
-        f"{three:.1f} % allocated from 3 bits on, and {two:.1f} % if 2 bits may be chosen."
+        f"{three:.1f} % allocated from 3 bits on, and {two:.1f} % if 2 bits may be chosen. {_channels(bench)}"
     )
+
+
+def _channels(bench: Bench) -> str:
+    """Bits of channels beside bits of tensors."""
+    cases = {
+        f"{rounding.SCALE[noise]}, {state}, {each['budget']} bits, from {least}": _gain(each, least)
+        for noise, state in product(rounding.NOISES, assignments.STATES)
+        for each in assignments.allocation(bench, noise, state)
+        for least in assignments.LEAST
+        if f"channel {least}" in each
+    }
+    low, high = (of(cases, key=cases.__getitem__) for of in (min, max))
+    return (
+        f"Bits for each channel leave more than bits for each tensor, the same on average, in {_above(cases)} of "
+        f"{len(cases)} cases: {cases[high]:+.1f} points at best ({high}), {cases[low]:+.1f} at worst ({low}), "
+        f"{median(cases.values()):+.1f} in the middle."
+    )
+
+
+def _gain(shares: Mapping[str, Any], least: int) -> float:
+    """In points, of channels over tensors."""
+    return 100 * (float(shares[f"channel {least}"]) - float(shares[f"tensor {least}"]))
+
+
+def _above(gains: Mapping[str, float]) -> int:
+    return sum(gain > 0 for gain in gains.values())
 
 
 def _pruning(bench: Bench) -> str:

@@ -226,6 +226,26 @@ def test_budgets_that_are_no_binary_fractions(budget: float, per: Any) -> None:
         assert found.mean_bits == pytest.approx(budget, abs=10 / 2000)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("bits", {"0.weight": [4] * 5, "2.weight": [4] * 3}, "24 weights of '0.weight' do not make 5 channels"),
+        ("bits", {"0.weight": [], "2.weight": 4}, "24 weights of '0.weight' do not make 0 channels"),
+        ("bits", {"2.weight": 4}, "its fields speak of different parameters"),
+        ("sizes", {"0.weight": 24, "2.weight": 0}, "0 weights of '2.weight' do not make"),
+        ("curvature", "fisher", "expected one of"),
+    ],
+)
+def test_damaged_files(field: str, value: Any, message: str, tmp_path: Path) -> None:
+    model, x = plain_network()
+    path = ms.allocate_bits(model, x, budget=4.0, per="channel").save(tmp_path / "bits.json")
+    document = json.loads(path.read_text())
+    document["fields"][field] = value
+    path.write_text(json.dumps(document))
+    with pytest.raises(ms.InputError, match=message):
+        ms.load(path)
+
+
 def test_what_is_predicted_is_named() -> None:
     model, x = plain_network()
     loss, margin = (ms.allocate_bits(model, x, budget=4.0, curvature=c) for c in ("ggn", "margin"))

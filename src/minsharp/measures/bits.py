@@ -61,6 +61,15 @@ class BitAllocation(Frozen, Saved):
     lower_bound: float = 0.0
     curvature: MatrixName = "hessian"
 
+    def check_whole(self) -> None:
+        """All fields speak of the same parameters, and channels have the same number of weights."""
+        if not set(self.bits) == set(self.by_parameter) == set(self.sizes) or not self.bits:
+            raise ValueError("its fields speak of different parameters")
+        for name, each in self.bits.items():
+            rows, size = (1 if isinstance(each, int) else len(each)), self.sizes[name]
+            if not (rows and size > 0 and size % rows == 0):
+                raise ValueError(f"{size} weights of {name!r} do not make {rows} channels")
+
     @property
     def per(self) -> Per:
         """What has bits of its own."""
