@@ -209,6 +209,26 @@ def test_dead_weights_with_curvature_are_an_infimum() -> None:
         assert sum(result.by_parameter.values()) == pytest.approx(result.value, rel=1e-3)
 
 
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_dead_unit_that_only_makes_noise_is_scaled_away(noise: Any, empty: bool) -> None:
+    """Nothing goes out of it, its weights are the largest: the network that is handed back is as good as was said."""
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    with torch.no_grad():
+        model[0].bias.fill_(0.5)
+        model[0].bias[1] = -50.0
+        model[0].weight[1] *= 3
+        model[2].weight[:, 1] = 0
+        if empty:
+            model[0].weight[0] = 0
+    x = torch.randn(20, 3, dtype=torch.float64)
+    result = ms.minimum_sharpness(model, x, scope="neuron", noise=noise)
+    assert ms.verify(model, x, result).holds
+    assert sum(result.by_parameter.values()) == pytest.approx(result.value, rel=1e-7 if result.attained else 1e-3)
+    assert result.value - result.lower_bound <= 1e-6 * result.value
+
+
 def test_all_zero_tensors_have_no_noise() -> None:
     model: Any = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
     with torch.no_grad():
