@@ -162,7 +162,7 @@ def rows_of(bench: Bench) -> Iterator[tuple[str, str, dict[str, Any]]]:
             for found in bench.whole(method, partial(costs, bench, method, samples)):
                 yield method, str(samples) if found["seconds"] else "-", found
     for samples in (FEW, many):
-        for found in bench.whole(SINGLY, partial(_singly, bench, samples)):
+        for found in bench.whole(SINGLY, partial(rounded_one_by_one, bench, samples)):
             yield f"{SINGLY}, losses added", str(samples), {k: v for k, v in found.items() if k != "added"}
             yield f"{SINGLY}, outputs added", str(samples), found
     for probes in PROBES:
@@ -173,7 +173,8 @@ def rows_of(bench: Bench) -> Iterator[tuple[str, str, dict[str, Any]]]:
 SINGLY = "each tensor rounded alone"
 
 
-def _singly(bench: Bench, samples: int) -> dict[str, Any]:
+def rounded_one_by_one(bench: Bench, samples: int) -> dict[str, Any]:
+    """What rounding each tensor alone costs, and what it says of the assignments."""
     sets = {fewest: drawn(increases(bench, fewest)["names"], fewest) for fewest in FEWEST}
     return singly.ranked(bench, NAME, samples, sets)
 
@@ -187,7 +188,7 @@ def rank_table(bench: Bench) -> Table:
         "What ranks bit assignments",
         f"ResNet-20, one scale per tensor, {TRIALS} random assignments of up to 8 bits to its tensors. Half of them "
         f"raise the loss by more than {' and '.join(medians)}. Spearman's rank correlation of the predicted increase "
-        f"with that measured on {many} training images; predicted from as many images as the column says. Seconds "
+        f"with that measured on {many} training images; predicted from all of these or the first {FEW}. Seconds "
         "of one thread, for the curvature. *Actual errors* weighs the errors that rounding makes, the others the mean "
         "error step²/12; *weight error* is the plain sum of squared errors. *Each tensor rounded alone* takes no "
         "curvature, but a run of the network for each tensor and number of bits: increases of the loss are added, or "
@@ -270,7 +271,7 @@ def allocation_table(bench: Bench) -> Table:
 def rounded_alone(bench: Bench) -> list[dict[str, Any]]:
     """The shares of images that are right with bits by what rounding each tensor alone does to the loss."""
     model, data = bench.network(NAME)[0], tuple(t[: bench.options.samples_bits] for t in bench.test(NAME))
-    costs, found = _singly(bench, bench.options.calibration)["costs"], []
+    costs, found = rounded_one_by_one(bench, bench.options.calibration)["costs"], []
     for budget in BUDGETS:
         shares: dict[str, Any] = {"budget": budget}
         for least in LEAST:
@@ -284,10 +285,15 @@ def rounded_alone(bench: Bench) -> list[dict[str, Any]]:
 LEAST = (2, 3)
 
 
+def alone_key(bench: Bench) -> str:
+    """Where it is kept."""
+    return f"allocations/{allocation_samples(bench)}/{NAME}-singly"
+
+
 def alone_table(bench: Bench) -> Table:
     """Accuracy of bits that are allocated by measured losses, beside those by curvature."""
     samples = allocation_samples(bench)
-    found = bench.cell(f"allocations/{samples}/{NAME}-singly", partial(rounded_alone, bench))
+    found = bench.cell(alone_key(bench), partial(rounded_alone, bench))
     known = allocation(bench, "max", STATES[0])
     rows = [
         (

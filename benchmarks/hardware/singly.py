@@ -7,7 +7,6 @@ Rounding tensor P to b bits moves the outputs by d_Pb, and the loss L by l_Pb. A
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from time import process_time
 from typing import Any
 
@@ -27,8 +26,11 @@ Assignments = Mapping[int, Sequence[Mapping[str, int]]]  # by the fewest bits
 
 def ranked(bench: Bench, name: str, samples: int, assignments: Assignments) -> dict[str, Any]:
     """Processor seconds, the losses by parameter and bits, and what outputs added say of every assignment."""
-    model, data = bench.network(name)[0], bench.train(samples)
-    found: dict[str, Any] = bench.cell(f"assignments/singly-{samples}", partial(_ranked, model, data, assignments))
+
+    def work() -> dict[str, Any]:
+        return _ranked(bench.network(name)[0], bench.train(samples), assignments)
+
+    found: dict[str, Any] = bench.cell(f"assignments/singly-{samples}", work)
     return found
 
 

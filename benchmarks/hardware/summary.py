@@ -80,7 +80,21 @@ def _bits(bench: Bench) -> str:
     return (
         f"The predicted increase ranks {assignments.TRIALS} random assignments of bits like the measured one (Spearman "
         f"{', '.join(ranks)} on). At a mean of 4 bits ResNet-20 has {uniform:.1f} % with the same bits for all, "
-        f"{three:.1f} % allocated from 3 bits on, and {two:.1f} % if 2 bits may be chosen. {_channels(bench)}"
+        f"{three:.1f} % allocated from 3 bits on, and {two:.1f} % if 2 bits may be chosen. "
+        f"{_alone(bench)}{_channels(bench)}"
+    )
+
+
+def _alone(bench: Bench) -> str:
+    """What ranks better, and allocates no better."""
+    found = assignments.rounded_one_by_one(bench, bench.options.calibration)
+    ranks = [f"{assignments.rank(bench, found, fewest):.3f}" for fewest in assignments.FEWEST]
+    each = {c["budget"]: c for c in bench.cell(assignments.alone_key(bench), lambda: assignments.rounded_alone(bench))}
+    shares = [f"{100 * each[budget]['2']:.1f}" for budget in assignments.BUDGETS]
+    return (
+        "Rounding each tensor alone and adding up what that does to the outputs ranks them better "
+        f"({', '.join(ranks)}), but allocating by its losses is not better throughout: {', '.join(shares)} % at "
+        f"{', '.join(map(str, assignments.BUDGETS))} bits in the mean, from 2 on. "
     )
 
 
