@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from time import process_time
 from typing import Any
 
@@ -14,13 +15,15 @@ from torch import Tensor, nn
 
 import minsharp as ms
 from benchmarks.report import Table
-from minsharp.measures.bits import rounding_increase
-from minsharp.measures.noise import quantized
+from minsharp.measures.bits import Per, rounding_increase
+from minsharp.measures.noise import Noise, quantized
 from minsharp.reference.objective import Objective
 from minsharp.text import decimals
 
+from . import singly
 from .bench import Bench, right, rounded, shown
 from .networks import Data
+from .rounding import NOISES, SCALE
 
 NAME = "resnet20"
 TRIALS = 200
@@ -83,12 +86,18 @@ def costs(bench: Bench, method: str, samples: int) -> dict[str, Any]:
     return bench.cell(f"assignments/{method}-{samples}", work)
 
 
-def rank(bench: Bench, found: Costs, fewest: int) -> float:
-    """Spearman's rank correlation of predictions with what is measured."""
+def rank(bench: Bench, found: Mapping[str, Any], fewest: int) -> float:
+    """Spearman's rank correlation of predictions with what is measured: sums of costs, where nothing else is said."""
     measured = increases(bench, fewest)
     each = drawn(measured["names"], fewest)
-    predicted = [sum(found[n][CHOICES.index(b)] for n, b in bits.items()) for bits in each]
-    return float(spearmanr(predicted, measured["by"]).statistic)
+    costs = found["costs"]
+    summed = [sum(_cost(costs[n], b) for n, b in bits.items()) for bits in each]
+    return float(spearmanr(found.get("added", {}).get(str(fewest), summed), measured["by"]).statistic)
+
+
+def _cost(of: Any, bits: int) -> float:
+    """From a list along CHOICES, or by number of bits."""
+    return float(of[str(bits)] if isinstance(of, Mapping) else of[CHOICES.index(bits)])
 
 
 def _diagonal(curvature: Any) -> Method:
@@ -152,9 +161,22 @@ def rows_of(bench: Bench) -> Iterator[tuple[str, str, dict[str, Any]]]:
         for samples in (FEW, many) if method != "weight error" else (FEW,):
             for found in bench.whole(method, partial(costs, bench, method, samples)):
                 yield method, str(samples) if found["seconds"] else "-", found
+    for samples in (FEW, many):
+        for found in bench.whole(SINGLY, partial(rounded_one_by_one, bench, samples)):
+            yield f"{SINGLY}, losses added", str(samples), {k: v for k, v in found.items() if k != "added"}
+            yield f"{SINGLY}, outputs added", str(samples), found
     for probes in PROBES:
         for found in bench.whole(f"Hutchinson, {probes} probes", partial(hutchinson, bench, probes)):
             yield f"Hutchinson, {probes} probes", str(FEW), found
+
+
+SINGLY = "each tensor rounded alone"
+
+
+def rounded_one_by_one(bench: Bench, samples: int) -> dict[str, Any]:
+    """What rounding each tensor alone costs, and what it says of the assignments."""
+    sets = {fewest: drawn(increases(bench, fewest)["names"], fewest) for fewest in FEWEST}
+    return singly.ranked(bench, NAME, samples, sets)
 
 
 def rank_table(bench: Bench) -> Table:
@@ -166,31 +188,35 @@ def rank_table(bench: Bench) -> Table:
         "What ranks bit assignments",
         f"ResNet-20, one scale per tensor, {TRIALS} random assignments of up to 8 bits to its tensors. Half of them "
         f"raise the loss by more than {' and '.join(medians)}. Spearman's rank correlation of the predicted increase "
-        f"with that measured on {many} training images; predicted from as many images as the column says. Seconds "
+        f"with that measured on {many} training images; predicted from all of these or the first {FEW}. Seconds "
         "of one thread, for the curvature. *Actual errors* weighs the errors that rounding makes, the others the mean "
-        "error step²/12; *weight error* is the plain sum of squared errors.",
+        "error step²/12; *weight error* is the plain sum of squared errors. *Each tensor rounded alone* takes no "
+        "curvature, but a run of the network for each tensor and number of bits: increases of the loss are added, or "
+        "changes of the outputs, and the loss is taken of their sum.",
         ("predicted by", "images", *(f"Spearman, {f} to 8 bits" for f in sets), "seconds"),
         [
-            (m, n, *(f"{rank(bench, f['costs'], fewest):.3f}" for fewest in sets), decimals(f["seconds"], 1))
+            (m, n, *(f"{rank(bench, f, fewest):.3f}" for fewest in sets), decimals(f["seconds"], 1))
             for m, n, f in rows_of(bench)
         ],
     )
 
 
-def allocations(bench: Bench) -> list[dict[str, Any]]:
+def allocations(bench: Bench, noise: Noise, state: str) -> list[dict[str, Any]]:
     """The shares of images that are right with bits allocated, and with the same bits for all."""
     found = []
     x, y = bench.test(NAME)
     data = x[: bench.options.samples_bits], y[: bench.options.samples_bits]
-    for state in STATES:
-        model, scales = bench.matched(NAME, "hessian", "max") if state == STATES[1] else (bench.network(NAME)[0], {})
-        diagonal = moved(bench.diagonal(NAME, "hessian"), scales)
-        for budget in BUDGETS:
-            accuracies = {"uniform": share(right(model, data, rounded(model, budget, "max")))}
-            for least in LEAST[: budget - 1]:
-                chosen = ms.allocate_bits(model, diagonal, bits=range(least, 9), budget=float(budget))
-                accuracies[str(least)] = share(right(model, data, rounded(model, dict(chosen.bits), "max")))
-            found.append({"network": state, "budget": budget, **accuracies})
+    plain = state == STATES[0]
+    model, scales = (bench.network(NAME)[0], {}) if plain else bench.matched(NAME, "hessian", noise)
+    diagonal = moved(bench.diagonal(NAME, "hessian"), scales)
+    for budget in BUDGETS:
+        accuracies = {"uniform": share(right(model, data, rounded(model, budget, noise)))}
+        for per, least in ALLOCATED:
+            if least < budget:
+                options: Any = {"bits": range(least, 9), "budget": float(budget), "noise": noise, "per": per}
+                chosen = ms.allocate_bits(model, diagonal, **options)
+                accuracies[f"{per} {least}"] = share(right(model, data, rounded(model, dict(chosen.bits), noise)))
+        found.append({"budget": budget, **accuracies})
     return found
 
 
@@ -205,30 +231,85 @@ def moved(diagonal: ms.Diagonal, scales: Mapping[str, Any]) -> ms.Diagonal:
     return replace(diagonal, sum=replace(diagonal.sum, sums=sums))
 
 
-STATES = ("as it is", "flattest for noise 'max'")
+STATES = ("as it is", "flattest")
 BUDGETS = (3, 4, 5)
-LEAST = (2, 3)
+ALLOCATED: tuple[tuple[Per, int], ...] = (("tensor", 2), ("tensor", 3), ("channel", 2), ("channel", 3))
+BITS_OF = {"tensor": "tensors", "channel": "channels"}
 
 
-def allocation_key(bench: Bench) -> str:
-    """Where it is kept."""
-    return f"allocations/{min(bench.options.samples_bits, bench.samples(NAME))}/{NAME}"
+def allocation(bench: Bench, noise: Noise, state: str) -> list[dict[str, Any]]:
+    """What is known of a network with one kind of scales: the shares at each mean number of bits."""
+    key = f"allocations/{allocation_samples(bench)}/{NAME}-{noise}-{state}"
+    found: list[dict[str, Any]] = bench.cell(key, partial(allocations, bench, noise, state))
+    return found
+
+
+def allocation_samples(bench: Bench) -> int:
+    """How many test images."""
+    return min(int(bench.options.samples_bits), bench.samples(NAME))
 
 
 def allocation_table(bench: Bench) -> Table:
     """Accuracy of allocated and uniform bits."""
-    samples = min(bench.options.samples_bits, bench.samples(NAME))
-    found = bench.cell(allocation_key(bench), lambda: allocations(bench))
-    columns = ("uniform", *map(str, LEAST))
+    samples = allocation_samples(bench)
+    columns = ("uniform", *(f"{per} {least}" for per, least in ALLOCATED))
     rows = [
-        (each["network"], str(each["budget"]), *(shown(each[c], samples) if c in each else "-" for c in columns))
-        for each in found
+        (SCALE[noise], state, str(each["budget"]), *(shown(each[c], samples) if c in each else "-" for c in columns))
+        for noise, state in product(NOISES, STATES)
+        for each in allocation(bench, noise, state)
     ]
     return Table(
         "Allocated bits",
-        f"ResNet-20, one scale per tensor, {samples:,} test images: accuracy in percent with the same bits for all, "
-        "and with bits that `allocate_bits` chose for the same mean, from 2 or from 3 bits up to 8.",
-        ("network", "mean bits", "uniform", *(f"from {b} bits" for b in LEAST)),
+        f"ResNet-20, {samples:,} test images: accuracy in percent with the same bits for all, and with bits that "
+        "`allocate_bits` chose for each tensor or each output channel, the same on average, from 2 or from 3 up to 8. "
+        "*Flattest*: rescaled first, by `flattest` for the noise that rounding with these scales makes.",
+        ("scales", "network", "mean bits", "uniform", *(f"{BITS_OF[per]}, from {least}" for per, least in ALLOCATED)),
+        rows,
+    )
+
+
+def rounded_alone(bench: Bench) -> list[dict[str, Any]]:
+    """The shares of images that are right with bits by what rounding each tensor alone does to the loss."""
+    model, data = bench.network(NAME)[0], tuple(t[: bench.options.samples_bits] for t in bench.test(NAME))
+    costs, found = rounded_one_by_one(bench, bench.options.calibration)["costs"], []
+    for budget in BUDGETS:
+        shares: dict[str, Any] = {"budget": budget}
+        for least in LEAST:
+            if least < budget:
+                bits = singly.allocated(costs, model, least, budget)
+                shares[str(least)] = share(right(model, data, rounded(model, bits, "max")))  # type: ignore[arg-type]
+        found.append(shares)
+    return found
+
+
+LEAST = (2, 3)
+
+
+def alone_key(bench: Bench) -> str:
+    """Where it is kept."""
+    return f"allocations/{allocation_samples(bench)}/{NAME}-singly"
+
+
+def alone_table(bench: Bench) -> Table:
+    """Accuracy of bits that are allocated by measured losses, beside those by curvature."""
+    samples = allocation_samples(bench)
+    found = bench.cell(alone_key(bench), partial(rounded_alone, bench))
+    known = allocation(bench, "max", STATES[0])
+    rows = [
+        (
+            str(each["budget"]),
+            shown(curved["uniform"], samples),
+            *(shown(of[k], samples) if k in of else "-" for of, prefix in ((curved, "tensor "), (each, ""))
+              for k in (f"{prefix}{least}" for least in LEAST)),
+        )
+        for each, curved in zip(found, known, strict=True)
+    ]  # fmt: skip
+    return Table(
+        "Allocated bits, from rounding each tensor alone",
+        f"ResNet-20 as it is, one scale per tensor, {samples:,} test images. The same program as above, its costs the "
+        f"increases of the loss on {bench.options.calibration} labelled training images when each tensor alone is "
+        "rounded. That is not in the library: it takes a run for each tensor and number of bits.",
+        ("mean bits", "uniform", *(f"{by}, from {b}" for by in ("curvature", "rounded alone") for b in LEAST)),
         rows,
     )
 
@@ -237,3 +318,4 @@ def tables(bench: Bench) -> Iterator[Table]:
     """Ranks, and what an allocation is worth."""
     yield rank_table(bench)
     yield allocation_table(bench)
+    yield alone_table(bench)

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from minsharp.files import write_text
 from minsharp.measures.noise import Noise
@@ -70,17 +72,56 @@ def _spread(cells: Cells, noise: Noise) -> float:
 
 def _bits(bench: Bench) -> str:
     """Ranks, and what bits from two on cost."""
-    costs = assignments.costs(bench, "allocate_bits, Hessian", bench.options.calibration)["costs"]
+    costs = assignments.costs(bench, "allocate_bits, Hessian", bench.options.calibration)
     sets = [f for f in assignments.FEWEST for _ in bench.whole("bits", partial(assignments.increases, bench, f))]
     ranks = [f"{assignments.rank(bench, costs, f):.3f} from {f} bits" for f in sets]
-    cells = bench.cell(assignments.allocation_key(bench), lambda: assignments.allocations(bench))
-    (four,) = (c for c in cells if (c["network"], c["budget"]) == (assignments.STATES[0], 4))
-    uniform, two, three = (100 * four[key] for key in ("uniform", "2", "3"))
+    (four,) = (c for c in assignments.allocation(bench, "max", assignments.STATES[0]) if c["budget"] == 4)
+    uniform, two, three = (100 * four[key] for key in ("uniform", "tensor 2", "tensor 3"))
     return (
         f"The predicted increase ranks {assignments.TRIALS} random assignments of bits like the measured one (Spearman "
         f"{', '.join(ranks)} on). At a mean of 4 bits ResNet-20 has {uniform:.1f} % with the same bits for all, "
-        f"{three:.1f} % allocated from 3 bits on, and {two:.1f} % if 2 bits may be chosen."
+        f"{three:.1f} % allocated from 3 bits on, and {two:.1f} % if 2 bits may be chosen. "
+        f"{_alone(bench)}{_channels(bench)}"
     )
+
+
+def _alone(bench: Bench) -> str:
+    """What ranks better, and allocates no better."""
+    found = assignments.rounded_one_by_one(bench, bench.options.calibration)
+    ranks = [f"{assignments.rank(bench, found, fewest):.3f}" for fewest in assignments.FEWEST]
+    each = {c["budget"]: c for c in bench.cell(assignments.alone_key(bench), lambda: assignments.rounded_alone(bench))}
+    shares = [f"{100 * each[budget]['2']:.1f}" for budget in assignments.BUDGETS]
+    return (
+        "Rounding each tensor alone and adding up what that does to the outputs ranks them better "
+        f"({', '.join(ranks)}), but allocating by its losses is not better throughout: {', '.join(shares)} % at "
+        f"{', '.join(map(str, assignments.BUDGETS))} bits in the mean, from 2 on. "
+    )
+
+
+def _channels(bench: Bench) -> str:
+    """Bits of channels beside bits of tensors."""
+    cases = {
+        f"{rounding.SCALE[noise]}, {state}, {each['budget']} bits, from {least}": _gain(each, least)
+        for noise, state in product(rounding.NOISES, assignments.STATES)
+        for each in assignments.allocation(bench, noise, state)
+        for least in assignments.LEAST
+        if f"channel {least}" in each
+    }
+    low, high = (of(cases, key=cases.__getitem__) for of in (min, max))
+    return (
+        f"Bits for each channel leave more than bits for each tensor, the same on average, in {_above(cases)} of "
+        f"{len(cases)} cases: {cases[high]:+.1f} points at best ({high}), {cases[low]:+.1f} at worst ({low}), "
+        f"{median(cases.values()):+.1f} in the middle."
+    )
+
+
+def _gain(shares: Mapping[str, Any], least: int) -> float:
+    """In points, of channels over tensors."""
+    return 100 * (float(shares[f"channel {least}"]) - float(shares[f"tensor {least}"]))
+
+
+def _above(gains: Mapping[str, float]) -> int:
+    return sum(gain > 0 for gain in gains.values())
 
 
 def _pruning(bench: Bench) -> str:

@@ -149,6 +149,145 @@ def test_a_channel_that_would_gain_is_refused() -> None:
         ms.allocate_bits(net, lost, budget=4.0, per="channel")
 
 
+def plain_network() -> tuple[nn.Sequential, Tensor]:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), torch.randn(20, 4)
+
+
+def test_results_of_another_network_are_refused() -> None:
+    """Also where its shapes would broadcast."""
+    model, x = plain_network()
+    diagonal = ms.hessian_diagonal(model, x)
+    for other in (nn.Sequential(nn.Linear(4, 1), nn.ReLU(), nn.Linear(1, 3)), nn.Linear(4, 3)):
+        with pytest.raises(
+            ms.InputError, match=r"these results are of another network: the model has no \['0\.weight'"
+        ):
+            ms.allocate_bits(other, diagonal, budget=4.0)
+    with pytest.raises(ms.InputError, match=r"need the diagonal, got a Trace: pass hessian_diagonal\(model, data\)"):
+        ms.allocate_bits(model, ms.hessian_trace(model, x), budget=4.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(value: float) -> None:
+    """Where curvature was measured before they came to be so."""
+    model, x = plain_network()
+    diagonal = ms.hessian_diagonal(model, x)
+    with torch.no_grad():
+        next(model.parameters())[1, 2] = value
+    for per in ("tensor", "channel"):
+        with pytest.raises(ms.NonFiniteError, match=r"the weights of '0\.weight' are not all finite"):
+            ms.allocate_bits(model, diagonal, budget=4.0, per=per)
+    for noise in ("relative", "max", "max-per-channel"):
+        with pytest.raises(ms.NonFiniteError, match=r"the weights of '0\.weight' are not all finite"):
+            ms.minimum_sharpness(model, diagonal, scope="neuron", noise=noise)
+
+
+def test_bits_as_numpy_and_torch_have_them() -> None:
+    model, x = plain_network()
+    data, diagonal = (x, model(x).argmax(1)), ms.hessian_diagonal(model, x)
+    expected = ms.allocate_bits(model, diagonal, bits=(2, 4, 8), budget=4.0)
+    for bits in ([8, 2, 4, 4], {2, 4, 8}, np.array([2, 4, 8]), torch.tensor([2, 4, 8]), (b for b in (2, 4, 8))):
+        assert ms.allocate_bits(model, diagonal, bits=bits, budget=4.0) == expected  # type: ignore[arg-type]
+    rows: Any = {"0.weight": (2, 3, 4, 5, 6, 7), "2.weight": 4}
+    level, four = ms.noise_robustness(model, data, noise="max", bits=[rows, 4]).levels
+    assert level.bits == rows
+    for make in (list, np.array, torch.tensor):
+        given: Any = {"0.weight": make((2, 3, 4, 5, 6, 7)), "2.weight": np.int64(4)}
+        assert ms.noise_robustness(model, data, noise="max", bits=[given]).levels == (level,)
+        found = ms.predicted_accuracy(model, data, noise="max", bits=given)
+        assert found == ms.predicted_accuracy(model, data, noise="max", bits=rows)
+        same: Any = make([4, 4])
+        assert ms.noise_robustness(model, data, noise="max", bits=same).levels == (four, four)
+    with pytest.raises(ms.InputError, match=r"bits of '0\.weight': 2 numbers, expected one number, or as many as the"):
+        ms.predicted_accuracy(model, data, noise="max", bits=rows | {"0.weight": np.array([2, 3])})
+
+
+def test_bits_for_what_is_not_there_are_refused() -> None:
+    model, x = plain_network()
+    bits = {"0.weight": 4, "2.weight": 4, "4.weight": 4}
+    with pytest.raises(ms.InputError, match=r"bits for \['4\.weight'\]: the network has no such parameters, but \['0"):
+        ms.predicted_accuracy(model, x, noise="max", bits=bits)
+    with pytest.raises(ms.InputError, match=r"bits for \['4\.weight'\]: the network has no such parameters, but \['0"):
+        ms.noise_robustness(model, x, noise="max", bits=[bits])
+
+
+@pytest.mark.parametrize("budget", [2.1, 2.3, 3.3, 4.1, 4.35, 5.7])
+@pytest.mark.parametrize("per", ["tensor", "channel"])
+def test_budgets_that_are_no_binary_fractions(budget: float, per: Any) -> None:
+    """Are met exactly where they can be, and come back as they were given."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(10, 100, bias=False), nn.ReLU(), nn.Linear(100, 10, bias=False))
+    choices = range(2, 9)
+    found = ms.allocate_bits(model, torch.randn(30, 10), bits=choices, budget=budget, per=per)
+    assert found.budget == budget
+    assert found.mean_bits <= budget
+    assert found.lower_bound <= found.increase
+    if per == "channel":
+        assert found.mean_bits == pytest.approx(budget, abs=10 / 2000)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("bits", {"0.weight": [4] * 5, "2.weight": [4] * 3}, "24 weights of '0.weight' do not make 5 channels"),
+        ("bits", {"0.weight": [], "2.weight": 4}, "24 weights of '0.weight' do not make 0 channels"),
+        ("bits", {"2.weight": 4}, "its fields speak of different parameters"),
+        ("sizes", {"0.weight": 24, "2.weight": 0}, "0 weights of '2.weight' do not make"),
+        ("curvature", "fisher", "expected one of"),
+    ],
+)
+def test_damaged_files(field: str, value: Any, message: str, tmp_path: Path) -> None:
+    model, x = plain_network()
+    path = ms.allocate_bits(model, x, budget=4.0, per="channel").save(tmp_path / "bits.json")
+    document = json.loads(path.read_text())
+    document["fields"][field] = value
+    path.write_text(json.dumps(document))
+    with pytest.raises(ms.InputError, match=message):
+        ms.load(path)
+
+
+def test_what_is_predicted_is_named() -> None:
+    model, x = plain_network()
+    loss, margin = (ms.allocate_bits(model, x, budget=4.0, curvature=c) for c in ("ggn", "margin"))
+    assert "predicted increase of the loss" in repr(loss)
+    assert "predicted squared noise to margin, halved" in repr(margin)
+    assert margin.curvature == "margin"
+
+
+class Mixed(nn.Module):
+    """Words, a convolution in groups, a transposed one and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(7, 4)
+        self.grouped = nn.Conv1d(4, 6, 3, groups=2)
+        self.up = nn.ConvTranspose1d(6, 5, 2)
+        self.last = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.up(self.grouped(self.words(x).transpose(1, 2)).relu()).relu()
+        last: Tensor = self.last(y.mean(2))
+        return last
+
+
+def test_every_kind_of_layer_has_bits_along_the_first_axis() -> None:
+    torch.manual_seed(0)
+    model, x = Mixed(), torch.randint(7, (12, 6))
+    found = ms.allocate_bits(model, x, budget=4.0, per="channel", noise="max-per-channel")
+    rows = {"words.weight": 7, "grouped.weight": 6, "up.weight": 6, "last.weight": 3}
+    assert {name: len(each) for name, each in found.bits.items() if isinstance(each, tuple)} == rows
+    data = (x, model(x).argmax(1))
+    level = ms.noise_robustness(model, data, noise="max-per-channel", bits=[found.bits]).levels[0]
+    by_rows = Mixed()
+    state = {
+        n: torch.stack([by_hand(row, b) for row, b in zip(w, found.bits[n], strict=True)]) if n in rows else w  # type: ignore[arg-type]
+        for n, w in model.state_dict().items()
+    }
+    by_rows.load_state_dict(state)
+    assert level.accuracy is not None
+    assert level.accuracy.mean == float((by_rows(x).argmax(1) == data[1]).double().mean())
+
+
 def test_bytes_and_json() -> None:
     entry = BY_NAME["lenet"]
     net, data = network(entry), entry.data()

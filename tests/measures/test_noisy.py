@@ -36,7 +36,8 @@ def objective(h: Any, w: Any, noise: str, biases: str) -> float:
 
 def independent_minimum(net: ms.Network, diagonal: ms.Diagonal, noise: str, biases: str) -> float:
     """scipy on the definition: BFGS where it is smooth, else SLSQP with a bound for every entry, not the largest."""
-    symmetries = ms.symmetries(net, net_example(net), "neuron", fixed=[])
+    fixed = [name for name in net.parameters if name not in diagonal.by_parameter]
+    symmetries = ms.symmetries(net, net_example(net), "neuron", fixed=fixed)
     noisy = [n for n in diagonal.by_parameter if biases == "noisy" or net.parameters[n].dim() > 1]
     count = symmetries.dimension
     units = [symmetries.log_scales(torch.eye(count, dtype=torch.float64)[k]) for k in range(count)]
@@ -51,7 +52,10 @@ def independent_minimum(net: ms.Network, diagonal: ms.Diagonal, noise: str, bias
         parts.append((t, diagonal.by_parameter[name].flatten().numpy(), squares, own))
         total += channels
     A, h, w, group = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return _smooth(A, h, w, group) if noise == "relative" else _cornered(A, h, w, group, total)
+    felt = np.bincount(group, h, total)[group] > 0  # what has no curvature has no part in it
+    A, h, w = A[felt], h[felt], w[felt]
+    numbers, group = np.unique(group[felt], return_inverse=True)
+    return _smooth(A, h, w, group) if noise == "relative" else _cornered(A, h, w, group, len(numbers))
 
 
 def net_example(net: ms.Network) -> Any:
@@ -67,7 +71,7 @@ def _smooth(A: Any, h: Any, w: Any, group: Any) -> float:
         slope = 2 * A.T @ ((E @ H) * w * np.exp(2 * t) - (E @ N) * h * np.exp(-2 * t))
         return float(np.log(N @ H)), slope / (N @ H)
 
-    found = scipy.optimize.minimize(f, np.zeros(A.shape[1]), jac=True, method="BFGS", options={"gtol": 1e-12})
+    found = scipy.optimize.minimize(f, np.zeros(A.shape[1]), jac=True, method="BFGS", options={"gtol": 1e-9})
     return float(np.exp(found.fun))
 
 
@@ -102,6 +106,17 @@ def test_equals_an_independent_minimiser(chosen: Entry, noise: Any, biases: Any)
     best = independent_minimum(net, diagonal, noise, biases)
     assert result.value == pytest.approx(best, rel=1e-6)
     assert 0 <= result.value - result.lower_bound <= 1e-7 * result.value
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_equals_an_independent_minimiser_on_the_zoo(entry: Entry, noise: Any) -> None:
+    """Every network with something to rescale."""
+    net = network(entry)
+    diagonal = ms.hessian_diagonal(net, entry.data(), curvature="ggn")
+    result = ms.minimum_sharpness(net, diagonal, scope="neuron", noise=noise)
+    if result.symmetries.dimension:
+        assert result.attained
+        assert independent_minimum(net, diagonal, noise, result.biases) == pytest.approx(result.value, rel=1e-6)
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -192,6 +207,26 @@ def test_dead_weights_with_curvature_are_an_infimum() -> None:
         if not result.attained:
             assert "not attained" in result.status
         assert sum(result.by_parameter.values()) == pytest.approx(result.value, rel=1e-3)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_dead_unit_that_only_makes_noise_is_scaled_away(noise: Any, empty: bool) -> None:
+    """Nothing goes out of it, its weights are the largest: the network that is handed back is as good as was said."""
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    with torch.no_grad():
+        model[0].bias.fill_(0.5)
+        model[0].bias[1] = -50.0
+        model[0].weight[1] *= 3
+        model[2].weight[:, 1] = 0
+        if empty:
+            model[0].weight[0] = 0
+    x = torch.randn(20, 3, dtype=torch.float64)
+    result = ms.minimum_sharpness(model, x, scope="neuron", noise=noise)
+    assert ms.verify(model, x, result).holds
+    assert sum(result.by_parameter.values()) == pytest.approx(result.value, rel=1e-7 if result.attained else 1e-3)
+    assert result.value - result.lower_bound <= 1e-6 * result.value
 
 
 def test_all_zero_tensors_have_no_noise() -> None:

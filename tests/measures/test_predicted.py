@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
+from minsharp.measures.noise import programming_variance
 from tests.support.zoo import BY_NAME, ZOO, Entry, call, network
 
 
@@ -98,6 +99,17 @@ def test_draws_agree(noise: Any) -> None:
     assert found.accuracy == found.agreement
     assert abs(level.agreement.mean - found.agreement) < 4 * level.agreement.standard_error
     assert level.agreement.mean < 0.99
+
+
+def test_phase_change_memory_by_its_published_polynomial() -> None:
+    """sigma(g) = -1.1731 g² + 1.9650 g + 0.2635 microsiemens of 25, for each device of a pair; the other holds zero."""
+    found = programming_variance(torch.tensor([[2.0, -1.0], [0.0, 0.5]], dtype=torch.float64))
+    by_hand = [
+        (2 / 25) ** 2 * ((-1.1731 * g * g + 1.9650 * g + 0.2635) ** 2 + 0.2635**2) for g in (1.0, 0.5, 0.0, 0.25)
+    ]
+    assert found.flatten().tolist() == pytest.approx(by_hand, rel=1e-12)
+    assert torch.equal(programming_variance(torch.zeros(2, 2)), torch.zeros(2, 2))
+    assert programming_variance(torch.zeros(0, 2)).shape == (0, 2)
 
 
 def test_chunks_and_single_samples_change_nothing() -> None:

@@ -98,3 +98,46 @@ def test_little_memory_leaves_a_bound() -> None:
     held(short, costs, sizes, limit)
     assert whole.bound == whole.cost
     assert short.bound < whole.cost <= short.cost <= 1.2 * whole.cost
+
+
+def test_rows_that_are_all_alike() -> None:
+    """What sizes have in common divides the limit: then the first bound is met, however many rows there are."""
+    costs, sizes = np.ones((20_000, 1)) / (2.0 ** np.arange(1, 5) - 1) ** 2, np.outer(np.full(20_000, 9), (2, 3, 4, 5))
+    for mean in (4.05, 4.1, 3.33333):
+        limit = mean * 9 * 20_000
+        found = cheapest(costs, sizes, limit)
+        held(found, costs, sizes, limit * (1 + 1e-12))
+        low, high = (int(mean) - 2, int(mean) - 1)
+        more = int((mean - int(mean)) * 20_000 + 1e-6)
+        assert found.cost == pytest.approx(more * costs[0, high] + (20_000 - more) * costs[0, low], rel=1e-12)
+        assert found.bound == found.cost
+
+
+@given(st.integers(2, 6), st.integers(0, 10**6), st.integers(1, 40))
+def test_a_bound_holds_wherever_the_search_ends(rows: int, seed: int, most: int) -> None:
+    """Rows that are alike, zeros and budgets that are met exactly: never above the optimum, nor is the answer below."""
+    generator = np.random.default_rng(seed)
+    weights = generator.choice([9, 27, 64], rows)
+    costs = (
+        generator.choice([0.0, 1.0, 1.0, 2.5, 1e12], (rows, 1)) * weights[:, None] / np.array([1.0, 9.0, 49.0, 225.0])
+    )
+    sizes = np.outer(weights, (2, 3, 4, 5))
+    limit = round(float(generator.uniform(2, 5)), 1) * weights.sum()
+    least = best(costs, sizes, limit * (1 + 1e-12))
+    found = cheapest(costs, sizes, limit, most=most)
+    assert found.bound <= least * (1 + 1e-12)
+    assert found.cost >= least * (1 - 1e-12)
+    assert sizes[np.arange(rows), found.places].sum() <= limit * (1 + 1e-12)
+    if found.bound == found.cost:
+        assert found.cost == pytest.approx(least, rel=1e-11)
+
+
+def test_what_was_looked_at_raises_the_bound() -> None:
+    """A search that ends early hands back the best that it met, and no less of a bound than it has shown."""
+    costs, sizes = rounded(60, (2, 3, 4, 8), seed=5)
+    limit = 4.1 * sizes[:, 0].sum() / 2
+    whole = cheapest(costs, sizes, limit)
+    ends = [cheapest(costs, sizes, limit, most=most) for most in (1, 100, 1000, 3000, 10_000)]
+    assert all(found.bound <= whole.cost <= found.cost for found in ends)
+    assert [found.bound for found in ends] == sorted(found.bound for found in ends)
+    assert len({found.bound for found in ends}) > 2

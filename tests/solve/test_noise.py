@@ -60,6 +60,33 @@ def test_bounds_hold_everywhere_and_are_met(method: Any, seed: int) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("size", [1.0, 1e4])
+def test_a_weight_without_curvature_is_scaled_away(method: Any, size: float) -> None:
+    """(a x + 1 [or their maximum]) (1 + 1 + 1/y): 2 is approached, though a is large, by a step that is taken."""
+    p = program([0, 1, 1, 1], [size, 1, 0, 1], [[1, 0], [0, 0], [0, 1], [0, 0]], [0, 0, 0, 1])
+    found = minimise_noise(p, method)
+    assert not found.attained
+    assert value(p, found.z, method) == pytest.approx(np.exp(found.log_value), rel=1e-3)
+    assert np.exp(found.log_value) == pytest.approx(2, rel=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_called_attained_is(method: Any, seed: int) -> None:
+    """Random programs, some entries without curvature, some without weights."""
+    rng = np.random.default_rng(seed)
+    entries, unknowns = rng.integers(2, 40), rng.integers(1, 8)
+    A = rng.integers(-1, 2, (entries, unknowns)) * (rng.random((entries, unknowns)) < 0.3)
+    h, v = (np.exp(rng.normal(0, 1, entries)) * (rng.random(entries) > share) for share in (0.4, 0.2))
+    p = program(h, v, A, rng.integers(0, 3, entries))
+    found = minimise_noise(p, method)
+    there = value(p, found.z, method)
+    assert there >= np.exp(found.log_bound) * (1 - 1e-9)
+    if found.attained and there:
+        assert there == pytest.approx(np.exp(found.log_value), rel=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_curvature_without_a_weight_is_scaled_away(method: Any) -> None:
     """b (1 / x + 1), the other weight zero: b is approached, not attained."""
     p = program([1, 1], [0, 3], [[1], [0]], [0, 0])

@@ -62,10 +62,10 @@ def _print(result: BitAllocation) -> None:
     title = f"{number(result.mean_bits, 4)} bits per weight, {count(result.size)} bytes"
     rows = [[n, result.shown(n), count(result.sizes[n]), number(result.by_parameter[n], 4)] for n in result.bits]
     total = ["total", number(result.mean_bits, 4), count(sum(result.sizes.values())), number(result.increase, 4)]
-    columns = ["parameter", "bits", "weights", "predicted increase of the loss"]
+    columns = ["parameter", "bits", "weights", f"predicted {result.predicted}"]
     console().print(rich_table(title, columns, rows, total=total))
     for b, increase in result.uniform.items():
-        console().print(f"{b} bits throughout: predicted increase {number(increase, 4)}", markup=False)
+        console().print(f"{b} bits throughout: predicted {result.predicted} {number(increase, 4)}", markup=False)
 
 
 def _draw(path: Path, task: Task, diagonal: Diagonal, chosen: Any) -> None:

@@ -17,28 +17,37 @@ from ..errors import InputError
 from ..frozen import Frozen
 from ..losses import Criterion
 from ..network.network import Network
-from ..results.curvature import Diagonal, MatrixName
+from ..results.curvature import Diagonal, MatrixName, Trace, weights_at
 from ..results.files import Saved
 from ..subject.batches import Data
-from ..subject.model import Pattern, parameters_of
+from ..subject.model import Pattern
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import count, number, plain_table
-from .noise import GROWING, Noise, checked_bits, is_size, rounding_variance, variance
+from .noise import GROWING, Noise, checked_bits, finite, is_size, rounding_variance, variance
 from .program import curvatures
 
 Per = Literal["tensor", "channel"]
 PERS: tuple[str, ...] = get_args(Per)
+PREDICTED: Mapping[MatrixName, str] = {
+    "hessian": "increase of the loss",
+    "ggn": "increase of the loss",
+    "jacobian": "squared change of the outputs, halved",
+    "margin": "squared noise to margin, halved",
+}
+"""What half of the curvature times the squared noise is, by the kind of curvature."""
 
 
 @dataclass(frozen=True, repr=False)
 class BitAllocation(Frozen, Saved):
     """Bits for every tensor with two axes or more, and the increase of the loss that they are predicted to cost.
 
+    Under curvature of another kind ``increase`` is in its units: see ``predicted``.
+
     ``bits`` has a number for each tensor, or one for each of its output channels; it goes into `noise_robustness` and
     `predicted_accuracy`. ``increase`` is the sum of ``by_parameter``; ``uniform`` holds the same for one number of bits
     throughout; ``mean_bits`` is over weights. No assignment within the budget has an increase below ``lower_bound``:
-    the two are equal where the optimum was found, as it is unless there are millions of groups that differ.
+    the two are equal where the optimum was found. It always is but for thousands of groups whose costs are alike.
     """
 
     bits: Mapping[str, int | tuple[int, ...]]
@@ -50,11 +59,26 @@ class BitAllocation(Frozen, Saved):
     uniform: Mapping[str, float] = field(repr=False)
     noise: Noise = "max"
     lower_bound: float = 0.0
+    curvature: MatrixName = "hessian"
+
+    def check_whole(self) -> None:
+        """All fields speak of the same parameters, and channels have the same number of weights."""
+        if not set(self.bits) == set(self.by_parameter) == set(self.sizes) or not self.bits:
+            raise ValueError("its fields speak of different parameters")
+        for name, each in self.bits.items():
+            rows, size = (1 if isinstance(each, int) else len(each)), self.sizes[name]
+            if not (rows and size > 0 and size % rows == 0):
+                raise ValueError(f"{size} weights of {name!r} do not make {rows} channels")
 
     @property
     def per(self) -> Per:
         """What has bits of its own."""
         return "tensor" if all(isinstance(each, int) for each in self.bits.values()) else "channel"
+
+    @property
+    def predicted(self) -> str:
+        """What ``increase`` is."""
+        return PREDICTED[self.curvature]
 
     @property
     def size(self) -> int:
@@ -83,7 +107,7 @@ class BitAllocation(Frozen, Saved):
             f"{number(self.mean_bits, 4)} bits per weight (at most {number(self.budget, 4)}), {count(self.size)} bytes"
         )
         table = plain_table(("parameter", "bits", "weights", "increase"), rows, total=total)
-        return f"{head}; predicted increase of the loss {number(self.increase)}\n{table}"
+        return f"{head}; predicted {self.predicted} {number(self.increase)}\n{table}"
 
 
 @plain_mode()
@@ -110,7 +134,9 @@ def allocate_bits(
 
     ``bits`` are the choices, ``budget`` the mean number of bits per weight, or ``size`` the bytes that all weights may
     take together. ``noise="max"`` rounds with one scale per tensor, "max-per-channel" with one per output channel.
-    ``per="channel"`` chooses bits for each output channel (along the first axis) instead of each tensor.
+    ``per="channel"`` chooses bits for each output channel (along the first axis) instead of each tensor. The first axis
+    is that of what comes out for linear layers and convolutions, also in groups, and of words for embeddings; for
+    transposed convolutions it is what goes in.
     Biases, and other parameters with fewer than two axes, stay as they are. ``data`` may also be a result of
     `hessian_diagonal`, of any curvature; the other arguments are its. The predicted
     increase is half of sum_T step_T²/12 sum_{i in T} h_i. It is of second order, and too low where rounding is coarse:
@@ -131,22 +157,25 @@ def allocate_bits(
     if noise not in GROWING:
         raise InputError(f"noise={noise!r}: expected 'max' or 'max-per-channel', the ways to quantize")
     measured: Any = data
+    if isinstance(measured, Trace):
+        raise InputError("bits need the diagonal, got a Trace: pass hessian_diagonal(model, data)")
     if not isinstance(measured, Diagonal):
         options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
         options |= {"tolerance": tolerance, "seed": seed}
         measured = hessian_diagonal(model, measured, loss, parameters=parameters, curvature=curvature, **options)
-    held = parameters_of(model)
+    held = finite(weights_at(measured, model))
     blocks = {name: h for name, h in curvatures(measured, "neuron").items() if h.dim() > 1 and h.numel()}
     if not blocks:
         raise InputError(f"none of {list(measured.exact)} has two axes or more: there is nothing to give bits to")
     sizes = {name: h.numel() for name, h in blocks.items()}
     limit = _limit(choices, sizes, budget, size)
-    costs = {n: _costs(n, h, held[n].detach().cpu().double(), choices, noise, per) for n, h in blocks.items()}
-    return _allocated(costs, sizes, choices, limit, noise, per)
+    costs = {n: _costs(n, h, held[n].cpu().double(), choices, noise, per) for n, h in blocks.items()}
+    mean = limit / sum(sizes.values()) if budget is None else float(budget)
+    return _allocated(costs, sizes, choices, limit, per, budget=mean, noise=noise, curvature=measured.kind)
 
 
 def _allocated(
-    costs: Mapping[str, Tensor], sizes: Mapping[str, int], choices: list[int], limit: float, noise: Noise, per: Per
+    costs: Mapping[str, Tensor], sizes: Mapping[str, int], choices: list[int], limit: float, per: Per, **told: Any
 ) -> BitAllocation:
     """The best assignment, from what each number of bits costs: (groups, choices) of each parameter."""
     import numpy as np
@@ -167,7 +196,7 @@ def _allocated(
     uniform = {str(b): sum(float(each[:, k].sum()) for each in costs.values()) for k, b in enumerate(choices)}
     mean = sum(_total(chosen[name], n) for name, n in sizes.items()) / total
     bound = increase if selection.bound == selection.cost else selection.bound
-    return BitAllocation(chosen, increase, parts, mean, limit / total, sizes, uniform, noise, bound)
+    return BitAllocation(chosen, increase, parts, mean, sizes=sizes, uniform=uniform, lower_bound=bound, **told)
 
 
 def _total(bits: int | tuple[int, ...], size: int) -> int:

@@ -35,7 +35,7 @@ from ..subject.model import Pattern, parameters_of, unwrapped
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import interval, number, plain_table, plus_minus
-from .noise import Biases, Noise, checked, is_noisy, only_absolute
+from .noise import Biases, Noise, checked, finite, is_noisy, only_absolute
 from .noisy import least_noise, rescaled_parts
 from .outcome import finite_exp, nothing_to_do, status_of, status_of_powers
 from .program import Curvature, curvatures, least_powers, none_negative, program, traces_at
@@ -256,6 +256,7 @@ def _minimise_under(
 ) -> MinimumSharpness:
     """The least effect of noise that grows with the weights; factors per layer change nothing of it."""
     blocks = none_negative(curvatures(measured, "neuron" if isinstance(measured, Diagonal) else "layer"))
+    finite({name: weights[name].detach() for name in blocks})
     before = rescaled_parts(blocks, weights, symmetries, torch.zeros(symmetries.dimension), noise, biases)
     least = least_noise(blocks, weights, symmetries, noise, biases)
     status = nothing_to_do(symmetries, before) or (

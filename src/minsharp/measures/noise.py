@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, NonFiniteError
 
 Noise = Literal["absolute", "relative", "max", "max-per-channel"]
 Each = int | Sequence[int]
@@ -55,9 +55,23 @@ def only_absolute(scope: str, noise: Noise, biases: Biases | None) -> None:
 
 def checked_bits(bits: Any) -> int:
     """A number of bits that a symmetric quantizer can have: two at least, for -1, 0 and 1."""
-    if isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= MOST_BITS:
+    plain = _plain(bits)
+    if isinstance(plain, bool) or not isinstance(plain, int) or not 2 <= plain <= MOST_BITS:
         raise InputError(f"bits={bits!r}: expected a whole number from 2 to {MOST_BITS}, as in bits=4")
-    return bits
+    return plain
+
+
+def _plain(given: Any) -> Any:
+    """What numpy and torch hold, as plain Python."""
+    return given.tolist() if hasattr(given, "tolist") else given
+
+
+def finite(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The same weights; refuses those that are not finite, for which there is no largest."""
+    for name, weight in weights.items():
+        if not bool(weight.isfinite().all()):
+            raise NonFiniteError(f"the weights of '{name}' are not all finite: there is no size of noise for them")
+    return weights
 
 
 def is_noisy(axes: int, biases: Biases) -> bool:
@@ -140,18 +154,32 @@ def is_size(given: Any) -> bool:
     return not isinstance(given, bool) and isinstance(given, Real) and 0 <= float(given) < inf
 
 
-def checked_size(noise: Device, sigma: float | None, bits: Bits | None) -> None:
-    """Refuse sizes of noise that are none, and bits where nothing is quantized."""
+def checked_size(noise: Device, sigma: float | None, bits: Bits | None) -> KeptBits | None:
+    """The bits, as plain numbers and tuples; refuses sizes that are none, and bits where nothing is rounded."""
     if bits is not None and noise not in GROWING:
         raise InputError(f"bits={bits!r} with noise={noise!r}: quantizers make the noises 'max' and 'max-per-channel'")
     if (sigma is None) == (bits is None) and not (noise == "pcm" and bits is None):
         raise InputError(f"sigma={sigma!r}, bits={bits!r}: expected one of them, as in sigma=0.05 or bits=4")
     if sigma is not None and not is_size(sigma):
         raise InputError(f"sigma={sigma!r}: expected a size of noise, not negative, as in sigma=0.05")
-    groups: Iterable[Any] = bits.values() if isinstance(bits, Mapping) else [] if bits is None else [bits]
-    for each in groups:
-        for one in each if isinstance(each, Sequence) and not isinstance(each, str) else [each]:
-            checked_bits(one)
+    if isinstance(bits, Mapping):
+        return {name: _each(given) for name, given in bits.items()}
+    return None if bits is None else checked_bits(bits)
+
+
+def _each(given: Any) -> int | tuple[int, ...]:
+    """The bits of one parameter, or of each of its channels."""
+    plain = _plain(given)
+    if isinstance(plain, Sequence) and not isinstance(plain, str):
+        return tuple(checked_bits(one) for one in plain)
+    return checked_bits(given)
+
+
+def checked_names(bits: Any, parameters: Iterable[str]) -> None:
+    """Refuse bits for what is no parameter of the network."""
+    unknown = sorted(set(bits) - set(parameters)) if isinstance(bits, Mapping) else []
+    if unknown:
+        raise InputError(f"bits for {_few(unknown)}: the network has no such parameters, but {_few(list(parameters))}")
 
 
 def bits_of(name: str, weight: Tensor, bits: Bits | None) -> Each:
@@ -167,13 +195,6 @@ def bits_of(name: str, weight: Tensor, bits: Bits | None) -> Each:
             f"bits of '{name}': {len(found)} numbers, expected one number, or as many as the first axis of {shape} has"
         )
     return found
-
-
-def kept_bits(bits: Bits) -> KeptBits:
-    """With tuples in place of lists."""
-    if isinstance(bits, int):
-        return bits
-    return {name: each if isinstance(each, int) else tuple(each) for name, each in bits.items()}
 
 
 def _few(bits: Any) -> str:

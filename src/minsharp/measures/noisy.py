@@ -17,6 +17,9 @@ from torch import Tensor
 
 from ..network.symmetry import Symmetries
 from .noise import Biases, Noise, is_noisy, weighed
+from .outcome import finite_exp
+
+REACHED = 1e-7
 
 
 class Least(NamedTuple):
@@ -49,8 +52,10 @@ def least_noise(
         program = Program(np.log(h), np.log(v), _exponents(symmetries, plus, minus), group)
     solution = minimise_noise(program, minimise_sums if noise == "relative" else minimise_largest)
     z = torch.from_numpy(np.asarray(solution.z, dtype=np.float64))
-    vanishing = [name for i, name in enumerate(noisy) if solution.vanishing[owner == i].any()]
     after = rescaled_parts(blocks, weights, symmetries, z, noise, biases)
+    reached = sum(after.values()) <= finite_exp(solution.log_value) * (1 + REACHED)
+    lost = solution.vanishing & (h > 0) if reached else solution.vanishing  # or weights that only make noise
+    vanishing = [name for i, name in enumerate(noisy) if lost[owner == i].any()]
     return Least(z, solution.log_value, solution.log_bound, vanishing, after)
 
 

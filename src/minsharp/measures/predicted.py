@@ -29,7 +29,7 @@ from ..subject.model import Pattern, counted
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import count, number, percent
-from .noise import DEVICES, Biases, Bits, Device, KeptBits, checked, checked_size, kept_bits, noise_variances
+from .noise import DEVICES, Biases, Bits, Device, KeptBits, checked, checked_names, checked_size, noise_variances
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,19 +92,19 @@ def predicted_accuracy(
     0.8413
     """
     treated = checked(noise, biases, DEVICES)
-    checked_size(noise, sigma, bits)
+    chosen = checked_size(noise, sigma, bits)
     stream = held(data)
     first, _ = first_of(batches(stream))
     network = read(model, first.inputs, outputs=outputs, class_axis=class_axis)
+    checked_names(chosen, network.parameters)
     shape = network.graph.values[network.graph.output].shape
     margin = on_axis(PlainMargin(), shape, first.targets, network.class_axis)
     names = counted(network.parameters, parameters)
     weights = {name: network.parameters[name].detach() for name in names}
-    variances = noise_variances(weights, noise, treated, sigma, bits)
+    variances = noise_variances(weights, noise, treated, sigma, chosen)
     spread = variance_rows(network, stream, margin, variances).sqrt()  # (samples, predictions)
     stays, right = _shares(network, stream, margin, as_loss(loss), spread)
-    held_bits = None if bits is None else kept_bits(bits)
-    return PredictedAccuracy(right, stays, noise, sigma, held_bits, treated, len(spread))
+    return PredictedAccuracy(right, stays, noise, sigma, chosen, treated, len(spread))
 
 
 def _shares(network: Network, data: Data, margin: Loss, loss: Loss, spread: Tensor) -> tuple[float, float | None]:

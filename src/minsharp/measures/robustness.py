@@ -15,7 +15,7 @@ from ..progress import bar
 from ..reference.objective import Objective
 from ..results.files import Saved
 from ..subject.batches import Data
-from ..subject.model import Pattern
+from ..subject.model import Pattern, parameters_of
 from ..subject.modes import plain_mode
 from ..text import count, number, plain_table
 from .noise import (
@@ -26,10 +26,10 @@ from .noise import (
     KeptBits,
     bits_of,
     checked,
+    checked_names,
     checked_size,
     is_noisy,
     is_size,
-    kept_bits,
     levels,
     noise_variances,
     quantized,
@@ -155,21 +155,29 @@ def noise_robustness(
         raise InputError(f"trials={trials!r}: expected at least 2, for a standard error")
     if isinstance(sigmas, str | int | float) or not len(sigmas) or not all(is_size(sigma) for sigma in sigmas):
         raise InputError(f"sigmas={sigmas!r}: expected sizes of noise, none negative, as in sigmas=[0.01, 0.1]")
-    if bits is not None and (isinstance(bits, int | Mapping) or not bits):
-        raise InputError(f"bits={bits!r}: expected numbers of bits in a list, as in bits=[8, 4]")
-    for each in bits or ():
-        checked_size(noise, None, each)
+    chosen = None if bits is None else _sizes(noise, bits, parameters_of(model))
     objective = Objective(model, data, loss, parameters)
     with objective.prepared(), torch.no_grad():
         still = [_predictions(objective, _finite(objective.outputs({}, batch))) for batch in objective.batches]
-        if bits is not None:
-            with bar(f"rounding, {noise}", len(bits), progress) as advance:
-                rounded = (_rounded(objective, still, each, noise, treated) for each in bits)
+        if chosen is not None:
+            with bar(f"rounding, {noise}", len(chosen), progress) as advance:
+                rounded = (_rounded(objective, still, each, noise, treated) for each in chosen)
                 return NoiseRobustness(noise, 1, tuple(_counted(rounded, advance)))
         draw = _Draw(noise, treated, seed)
         with bar(f"noise, {noise}", len(sigmas) * trials, progress) as advance:
             found = tuple(_level(objective, still, float(sigma), trials, draw, advance) for sigma in sigmas)
     return NoiseRobustness(noise, trials, found)
+
+
+def _sizes(noise: Device, bits: Any, parameters: Iterable[str]) -> list[KeptBits]:
+    """The bits of each run."""
+    runs = list(bits) if isinstance(bits, Iterable) and not isinstance(bits, Mapping | str) else []
+    if not runs:
+        raise InputError(f"bits={bits!r}: expected numbers of bits in a list, as in bits=[8, 4]")
+    found = [checked_size(noise, None, each) for each in runs]
+    for each in found:
+        checked_names(each, parameters)
+    return [each for each in found if each is not None]
 
 
 def _finite(outputs: Tensor) -> Tensor:
@@ -221,7 +229,7 @@ def _level(
     return NoiseLevel(sigma, *(_mean(values) for values in (agreement, accuracy, loss)))  # type: ignore[arg-type]
 
 
-def _rounded(objective: Objective, still: list[Tensor], bits: Bits, noise: Device, biases: Biases) -> NoiseLevel:
+def _rounded(objective: Objective, still: list[Tensor], bits: KeptBits, noise: Device, biases: Biases) -> NoiseLevel:
     """The network rounded to so many bits: no chance, and no error. Its sigma is that of noise of the same variance."""
     weights = objective.parameters
     chosen = {name: w for name, w in weights.items() if is_noisy(w.dim(), biases)}
@@ -229,7 +237,7 @@ def _rounded(objective: Objective, still: list[Tensor], bits: Bits, noise: Devic
     agreement, accuracy, loss = (None if v is None else Measured(v, 0.0) for v in _trial(objective, still, moved))
     assert agreement is not None
     sigma = 1 / (sqrt(12) * levels(bits)) if isinstance(bits, int) else None
-    return NoiseLevel(sigma, agreement, accuracy, loss, kept_bits(bits))
+    return NoiseLevel(sigma, agreement, accuracy, loss, bits)
 
 
 def _mean(values: Sequence[float | None]) -> Measured | None:

@@ -21,7 +21,7 @@ def allocation(result: BitAllocation) -> dict[str, Any]:
         "tiles": [
             Tile("Bits per weight", number(result.mean_bits, 4), f"of at most {number(result.budget, 4)}"),
             Tile("Bytes", count(result.size), f"for {count(weights)} weights"),
-            Tile("Predicted increase of the loss", number(result.increase, 3), "of second order, in step² / 12"),
+            Tile(f"Predicted {result.predicted}", number(result.increase, 3), "of second order, in step² / 12"),
         ],
         "chart": lengths("Bits of each tensor", rows[:SHOWN]),
         "shown": min(SHOWN, len(rows)),

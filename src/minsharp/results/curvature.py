@@ -250,11 +250,7 @@ class Diagonal(_Curvature):
         >>> minsharp.hessian_diagonal(model, torch.tensor([[1.0, 2.0]])).saliency(model)["weight"][0].tolist()
         [1.125, 4.5]
         """
-        held = parameters_of(model)
-        unlike = [n for n, h in self.sum.sums.items() if n not in held or held[n].shape != h.shape]
-        if unlike:
-            raise InputError(f"these results are of another network: the model has no {unlike} of the same shape")
-        weights = {name: held[name].detach().to(h) for name, h in self.sum.sums.items()}
+        weights = weights_at(self, model)
         return FrozenDict({name: h * weights[name].square() / 2 for name, h in self.by_parameter.items()})
 
     @property
@@ -272,3 +268,12 @@ class Diagonal(_Curvature):
         """Everything, as plain Python: ready for json."""
         entries = {name: value.tolist() for name, value in self.by_parameter.items()}
         return {"total": self.total, "by_parameter": entries, **self._facts()}
+
+
+def weights_at(diagonal: Diagonal, model: Model) -> dict[str, Tensor]:
+    """The weights that curvature was measured at, like it in precision; refuses those of another network."""
+    held, sums = parameters_of(model), diagonal.sum.sums
+    unlike = [name for name, h in sums.items() if name not in held or held[name].shape != h.shape]
+    if unlike:
+        raise InputError(f"these results are of another network: the model has no {unlike} of the same shape")
+    return {name: held[name].detach().to(h) for name, h in sums.items()}

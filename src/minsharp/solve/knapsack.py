@@ -7,7 +7,8 @@ With a price p >= 0 on size, every selection within the limit costs at least
 (Lagrange): a lower bound, the largest over p found along its corners. What a choice costs above the minimum of its row
 is its reduced cost, and a selection within a gap of the bound has no more than that gap of reduced costs in total. So
 with a small gap few choices are left, and dynamic programming over those finds the optimum, or shows that the gap was
-too small: it grows until the optimum is inside. Thousands of rows take no longer than a few, for their gap is smaller.
+too small: it grows until the optimum is inside. Thousands of rows take no longer than a few, for their gap is
+smaller. Sizes are whole numbers, so that the limit is one too, and a multiple of what they have in common.
 """
 
 from typing import NamedTuple
@@ -53,31 +54,39 @@ class _Rows(NamedTuple):
 
 
 def cheapest(costs: Array, sizes: Array, limit: float, most: int = MOST) -> Selection:
-    """The best selection; costs are not negative, and the smallest choices of all rows are within the limit.
+    """The best selection; costs are finite and not negative, and the smallest choices of all rows are within the limit.
 
     ``most`` bounds the memory: where more partial selections would have to be kept, the best that is known is returned.
+    Rows that are alike in all but their order make for many of them.
 
     >>> cheapest(np.array([[4.0, 1.0], [3.0, 0.0]]), np.array([[1, 2], [1, 2]]), 3).places.tolist()
     [0, 1]
     """
-    rows = _Rows(costs, sizes.astype(np.float64), limit * (1 + ROUNDING))
+    rows = _Rows(costs, sizes.astype(np.float64), _reachable(sizes, limit))
     price, places = _priced(rows)
     places = _filled(rows, places, price)
     cost = rows.totals(places)[0]
     reduced = costs + price * rows.sizes
     least = reduced.min(1, keepdims=True)
     bound = float(least.sum()) - price * rows.limit
-    gap, exact = max(cost - bound, 0.0), ROUNDING * cost
+    gap, exact, shown = max(cost - bound, 0.0), ROUNDING * cost, bound
     for each in GAPS * gap if gap > exact else ():
         try:
             found = _within(rows, reduced - least, float(each) + exact, most)
         except MemoryError:
-            return Selection(places, cost, bound)
-        if found is not None and rows.totals(found)[0] <= bound + each + exact:
-            places = found
+            return Selection(places, cost, min(shown, cost))
+        if found is not None and rows.totals(found)[0] < cost:
+            places, cost = found, rows.totals(found)[0]
+        if cost <= bound + each + exact:
             break
-    cost = rows.totals(places)[0]
+        shown = bound + each  # whatever costs less was looked at
     return Selection(places, cost, cost)
+
+
+def _reachable(sizes: Array, limit: float) -> float:
+    """The largest multiple of the sizes' common divisor within a limit, rounding forgiven."""
+    unit = int(np.gcd.reduce(sizes.astype(np.int64), axis=None)) or 1
+    return float(np.floor(limit * (1 + ROUNDING) / unit) * unit)
 
 
 def _priced(rows: _Rows) -> tuple[float, Array]:
@@ -129,6 +138,8 @@ def _within(rows: _Rows, reduced: Array, gap: float, most: int) -> Array | None:
     size, cost, above, steps, kept = np.zeros(1), np.zeros(1), np.zeros(1), [], 0
     for r, after in zip(order, rest, strict=True):
         choices = np.flatnonzero(reduced[r] <= gap)
+        if len(size) * len(choices) > most:
+            raise MemoryError
         totals = [(old[:, None] + new[r, choices]).ravel() for old, new in
                   ((size, rows.sizes), (cost, rows.costs), (above, reduced))]  # fmt: skip
         alive = np.flatnonzero((totals[2] <= gap) & (totals[0] + after <= room))

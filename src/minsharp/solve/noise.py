@@ -9,7 +9,8 @@ one, with A^T p = A^T q and the same total in every group: then
     log f >= sum_e p_e log(h_e / p_e) + q_e log v_e  [ - q_e log(q_e / q_T) for sums ]
 
 whatever z. A group without curvature, or without weights, has no part in f. The infimum may lie at infinity where an
-entry has curvature and no weight: then what can be shrunk for ever is left out, and the answer says so.
+entry has curvature and no weight: then what can be shrunk for ever, weights without curvature too, is left out, and the
+answer says so.
 """
 
 from collections.abc import Callable
@@ -135,7 +136,9 @@ def minimise_noise(program: Program, method: Method) -> Solution:
 
 
 def _without_vanishing(program: Program, alive: Array) -> tuple[Array, Array, Program]:
-    """The entries whose curvature can be scaled away, a step that goes part of the way, and the program without them.
+    """The entries that can be scaled away, a step that goes part of the way, and the program without them.
+
+    What goes is an entry's curvature as the noise of its group has it, or its weight, as a part of that noise.
 
     With a number s_T for each group, f is a sum of h_e exp(2 s_T - 2 (A z)_e), and v_e exp(2 (A z)_e - 2 s_T) may not
     grow: both are terms of a geometric program in z and s.
@@ -149,5 +152,7 @@ def _without_vanishing(program: Program, alive: Array) -> tuple[Array, Array, Pr
     gone_v[np.flatnonzero(v)[lost[h.sum() :]]] = True
     log_h, log_v = np.where(gone_h, -np.inf, program.log_h), np.where(gone_v, -np.inf, program.log_v)
     dz, ds = np.split(direction, [program.A.shape[1]])
-    rates = program.A[gone_h] @ dz - ds[program.group[gone_h]]
-    return gone_h, towards_infinity(dz, program.A, rates), Program(log_h, log_v, program.A, program.group)
+    rates = program.A @ dz - ds[program.group]
+    rates = np.concatenate([rates[gone_h], -rates[gone_v]])
+    rest = Program(log_h, log_v, program.A, program.group)
+    return gone_h | gone_v, towards_infinity(dz, program.A, rates), rest
