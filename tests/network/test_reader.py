@@ -94,6 +94,15 @@ LIVE: dict[str, Callable[[Any, Tensor], Any]] = {
     "a weight in which the batch size cancels": lambda m, x: (
         m.a(x).relu() @ (m.head.weight * (x.reshape(-1, 2).shape[0] / x.shape[0])).T
     ),
+    "a blank with samples beside heads": lambda m, x: m.head(
+        torch.baddbmm(
+            torch.zeros(2 * x.shape[0], 3, 1, dtype=D),
+            m.a(x).view(-1, 3, 1),
+            x.new_ones(2 * x.shape[0], 1, 1),
+            beta=1.0,
+            alpha=0.5,
+        ).view(-1, 6)
+    ),
     "a buffer that counts": lambda m, x: (m.buffer.add_(1), plain(m, x))[-1],
 }
 
@@ -163,6 +172,12 @@ BAD: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "a constant": (lambda: Own(lambda m, x: m.buffer[:3]), X, "samples along its first axis"),
     "complex": (lambda: nn.Linear(6, 3, dtype=torch.complex64), torch.zeros(2, 6, dtype=torch.complex64), "complex"),
     "data": (lambda: Own(lambda m, x: m.head(m.a(x).data)), X, r"use tensor\.detach\(\)|Use tensor\.detach\(\)"),
+    "exported": (
+        lambda: torch.export.export(nn.Linear(6, 3), (torch.zeros(4, 6),)).module(),
+        torch.zeros(2, 6),
+        "exported for other sizes",
+    ),
+    "images in bytes": (lambda: nn.Linear(6, 3), torch.zeros(2, 6).byte(), r"try inputs\.to\(torch\.float32\)"),
     "two inputs": (lambda: nn.Bilinear(6, 6, 3), torch.zeros(2, 6), r"\(\(a, b\), None\)"),
     "a generator": (lambda: Own(lambda m, x: (i for i in x)), X, "returns generator"),
 }
