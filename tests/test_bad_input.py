@@ -10,6 +10,7 @@ from torch.nn.utils import prune
 import minsharp as ms
 from tests.support.zoo import BY_NAME
 
+Y = torch.arange(6) % 3
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 
 
@@ -124,6 +125,34 @@ def test_data_of_no_known_form(data: Any) -> None:
 def test_batches_that_differ() -> None:
     with pytest.raises(ms.InputError, match="the batches differ in form"):
         ms.hessian_trace(mlp(), [(X, torch.zeros(4, dtype=torch.int64)), X])
+
+
+class Sum(nn.Module):
+    """Texts of any length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(11, 4), nn.Linear(4, 3)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.head(self.embed(input_ids).sum(1).relu())
+
+
+def test_texts_of_different_lengths() -> None:
+    """As collators pad them: to the longest of each batch. What the message says to do instead is so."""
+    model, ids = Sum(), torch.randint(11, (6, 5))
+    loader = [{"input_ids": ids[:3], "labels": Y[:3]}, {"input_ids": ids[3:, :4], "labels": Y[3:]}]
+    text = r"the batches differ in form: .*\(n, 5\).*\(n, 4\).*padding=\"max_length\", or add up .*sum\(minsharp"
+    with pytest.raises(ms.InputError, match=text):
+        ms.hessian_trace(model, loader)
+    with pytest.raises(
+        ms.InputError, match=r"read for \(n, 5\) \(n samples\); for samples of several sizes, bring all"
+    ):
+        ms.hessian_trace(ms.read(model, ids), ids[:, :4])
+    found = sum(ms.hessian_trace(model, batch) for batch in loader)
+    assert isinstance(found, ms.Trace)
+    each = [ms.hessian_trace(model, batch).total for batch in loader]
+    assert found.total == pytest.approx(sum(each) / 2)
 
 
 def test_not_a_model() -> None:

@@ -94,6 +94,15 @@ LIVE: dict[str, Callable[[Any, Tensor], Any]] = {
     "a weight in which the batch size cancels": lambda m, x: (
         m.a(x).relu() @ (m.head.weight * (x.reshape(-1, 2).shape[0] / x.shape[0])).T
     ),
+    "a blank with samples beside heads": lambda m, x: m.head(
+        torch.baddbmm(
+            torch.zeros(2 * x.shape[0], 3, 1, dtype=D),
+            m.a(x).view(-1, 3, 1),
+            x.new_ones(2 * x.shape[0], 1, 1),
+            beta=1.0,
+            alpha=0.5,
+        ).view(-1, 6)
+    ),
     "a buffer that counts": lambda m, x: (m.buffer.add_(1), plain(m, x))[-1],
 }
 
@@ -163,6 +172,12 @@ BAD: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "a constant": (lambda: Own(lambda m, x: m.buffer[:3]), X, "samples along its first axis"),
     "complex": (lambda: nn.Linear(6, 3, dtype=torch.complex64), torch.zeros(2, 6, dtype=torch.complex64), "complex"),
     "data": (lambda: Own(lambda m, x: m.head(m.a(x).data)), X, r"use tensor\.detach\(\)|Use tensor\.detach\(\)"),
+    "exported": (
+        lambda: torch.export.export(nn.Linear(6, 3), (torch.zeros(4, 6),)).module(),
+        torch.zeros(2, 6),
+        "exported for other sizes",
+    ),
+    "images in bytes": (lambda: nn.Linear(6, 3), torch.zeros(2, 6).byte(), r"try inputs\.to\(torch\.float32\)"),
     "two inputs": (lambda: nn.Bilinear(6, 6, 3), torch.zeros(2, 6), r"\(\(a, b\), None\)"),
     "a generator": (lambda: Own(lambda m, x: (i for i in x)), X, "returns generator"),
 }
@@ -183,3 +198,71 @@ def test_sparse_inputs() -> None:
 def test_empty_axes() -> None:
     model = Own(lambda m, x: m.head.bias + x @ m.head.weight[:, :0].T)
     assert ms.hessian_trace(model, X[:, :0]).by_parameter["head.weight"] == 0
+
+
+def _sums(m: Any, x: Tensor) -> Any:
+    h = m.a(x)
+    s = h.view(-1, 2, 3).sum((1, 2)).unsqueeze(1)  # a view that was looked at before
+    return m.head(h.relu_()) * s
+
+
+def _written_old_name(m: Any, x: Tensor) -> Any:
+    h = m.a(x)
+    h.add_(x).relu_()
+    return m.head(h)
+
+
+def _written_view(m: Any, x: Tensor) -> Any:
+    h = m.a(x)
+    v = h.view(-1, 2, 3)
+    h.relu_()
+    return m.head(v.flatten(1))
+
+
+def _written_part(m: Any, x: Tensor) -> Any:
+    h = m.a(x)
+    h[:, :3].relu_()
+    return m.head(h)
+
+
+def _written_both(m: Any, x: Tensor) -> Any:
+    h = m.a(x).add_(1)
+    v = h.view(-1, 2, 3)
+    h.mul_(2)
+    return m.head(v.flatten(1).mul_(0.5) + h)
+
+
+WRITTEN: dict[str, tuple[Callable[[Any, Tensor], Any], int]] = {
+    "an activation": (lambda m, x: m.head(m.a(x).relu_()), 0),
+    "one after the other, by the old name": (_written_old_name, 0),
+    "a view that was looked at before": (_sums, 0),
+    "whole numbers": (lambda m, x: m.head(m.a(x) * (x > 0).long().add_(1)), 0),
+    "a view that is looked at afterwards": (_written_view, 1),
+    "a part": (_written_part, 1),
+    "some of them": (_written_both, 1),
+    "a buffer": (lambda m, x: m.head(m.a(x).relu() * m.buffer.add_(1)), 1),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_in_place_is_traced_again_only_where_it_is_shared(name: str, monkeypatch: Any) -> None:
+    calls: list[int] = []
+    again = torch.export.ExportedProgram.run_decompositions
+
+    def counted(program: Any, table: Any) -> Any:
+        calls.append(1)
+        return again(program, table)
+
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", counted)
+    forward, expected = WRITTEN[name]
+    model = Own(forward)
+    network = ms.read(model, X)
+    assert len(calls) == expected
+    before = model.buffer.clone()
+    outputs = network.graph.run(network.state() | {network.graph.inputs[0].name: X})[network.graph.output]
+    model.buffer.copy_(before)
+    assert torch.allclose(outputs, model(X), rtol=1e-12)
+    model.buffer.copy_(before)
+    found = ms.hessian_trace(network, (X, Y), curvature="ggn").by_parameter
+    for parameter, value in oracle(model).items() if name != "a buffer" else ():
+        assert found.get(parameter, 0.0) == pytest.approx(value, rel=1e-9, abs=1e-14)

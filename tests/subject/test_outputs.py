@@ -108,6 +108,8 @@ def test_what_is_handed_back_is_of_the_users_own_kind() -> None:
         ),
         (lambda h, o: (h, o), 5, "outputs=5, but the model returns tuple of"),
         (lambda h, o: {"a": {"b": o}}, "a", "picks .* of what the model returns"),
+        (lambda h, o: {"a": h}, lambda made: made["b"], r"stopped with KeyError: 'b'\. The model returns \{'a'"),
+        (lambda h, o: (h, o), True, "outputs=True: expected a name, an index or a function"),
         (lambda h, o: o, 1.5, r"outputs=1\.5: expected a name, an index or a function"),
     ],
 )

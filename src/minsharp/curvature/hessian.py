@@ -15,7 +15,7 @@ from ..results.curvature import LOSSLESS, MATRICES, Diagonal, MatrixName, Trace
 from ..results.reduce import shared, together
 from ..subject.batches import Batch, Data, batches, count, first_of
 from ..subject.model import Pattern, counted
-from ..subject.modes import plain_mode
+from ..subject.modes import plain_mode, seeded
 from ..subject.outputs import Pick
 from .activations import activations
 from .engine import Engine
@@ -142,6 +142,7 @@ class Choice:
         if self.memory is not None and (not isinstance(self.memory, int) or self.memory <= 0):
             raise InputError(f"memory={self.memory!r}: expected a number of bytes, as in memory=2**30")
         check_tolerance(self.tolerance)
+        seeded(self.seed)
 
 
 def measured_together(

@@ -27,7 +27,7 @@ from ..results.files import Saved
 from ..results.gram import Grams
 from ..subject.batches import Data, batches, first_of, held
 from ..subject.model import copied
-from ..subject.modes import eval_mode, plain_mode
+from ..subject.modes import eval_mode, plain_mode, seeded
 from ..subject.outputs import Pick
 from ..text import count, csv_cell, decimals, magnitude, number, plain_table, printable
 from .catalogue import chosen
@@ -184,6 +184,7 @@ def compare(
     first, _ = first_of(batches(stream))
     network = read(model, first.inputs, outputs=outputs, class_axis=class_axis)
     check_tolerance(tolerance)
+    seeded(seed)
     entries = any(measure.uses == "diagonal" for measure in wanted)
     subject = Subject(network, stream, loss, curvature, entries, {"tolerance": tolerance, "seed": seed})
     others = _rescaled(subject, rescalings, scope, drift_samples, seed)

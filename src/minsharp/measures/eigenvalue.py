@@ -14,7 +14,7 @@ from ..network.network import Network
 from ..reference.objective import Objective
 from ..subject.batches import Data
 from ..subject.model import Pattern
-from ..subject.modes import plain_mode
+from ..subject.modes import plain_mode, seeded
 from .score import Score
 
 
@@ -77,7 +77,7 @@ def check_iterations(iterations: int, tolerance: float) -> None:
 
 def random_start(like: Tensor, seed: int) -> Tensor:
     """A random vector, the same on every device."""
-    return torch.randn(like.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(like)
+    return torch.randn(like.shape, generator=seeded(seed), dtype=torch.float64).to(like)
 
 
 def inner(a: Tensor, b: Tensor) -> float:

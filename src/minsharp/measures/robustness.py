@@ -16,7 +16,7 @@ from ..reference.objective import Objective
 from ..results.files import Saved
 from ..subject.batches import Data
 from ..subject.model import Pattern, parameters_of
-from ..subject.modes import plain_mode
+from ..subject.modes import plain_mode, seeded
 from ..text import count, number, plain_table
 from .noise import (
     DEVICES,
@@ -151,6 +151,7 @@ def noise_robustness(
     Measured(mean=1.0, standard_error=0.0)
     """
     treated = checked(noise, biases, DEVICES)
+    seeded(seed)
     if not isinstance(trials, int) or trials < 2:
         raise InputError(f"trials={trials!r}: expected at least 2, for a standard error")
     if isinstance(sigmas, str | int | float) or not len(sigmas) or not all(is_size(sigma) for sigma in sigmas):
@@ -202,7 +203,7 @@ class _Draw(NamedTuple):
 
     def __call__(self, weights: Mapping[str, Tensor], sigma: float, trial: int) -> dict[str, Tensor]:
         """The weights with noise on them."""
-        generator = torch.Generator().manual_seed(self.seed + trial)
+        generator = seeded(self.seed + trial)
         moved = {}
         for name, N in noise_variances(weights, self.noise, self.biases, sigma, None).items():
             weight = weights[name]

@@ -24,7 +24,7 @@ from ..results.files import Saved
 from ..subject.batches import Batch, Data, batches, first_of
 from ..subject.inputs import call_form
 from ..subject.model import copied, parameters_of, unwrapped
-from ..subject.modes import eval_mode, plain_mode, random_state_kept
+from ..subject.modes import eval_mode, plain_mode, random_state_kept, seeded
 from ..subject.outputs import Pick, adapted, picked
 from ..text import magnitude, plain_table
 from .minimum import MinimumSharpness
@@ -116,6 +116,7 @@ def verify(
     """
     if isinstance(data, Iterator):
         raise InputError("verify reads the data several times: pass a tensor, a pair, a list or a DataLoader")
+    seeded(seed)
     _not_forgotten(loss, result)
     module, names = adapted(unwrapped(model), outputs), list(result.by_parameter)
     axis = model.class_axis if isinstance(model, Network) and class_axis is None else class_axis
@@ -243,7 +244,7 @@ def _rounding(precision: float) -> float:
 
 def _jiggled(module: nn.Module, precision: float, seed: int) -> nn.Module:
     """A copy with each parameter changed as much as rounding may change it, at random."""
-    result, generator = copied(module), torch.Generator().manual_seed(seed)
+    result, generator = copied(module), seeded(seed)
     with torch.no_grad():
         for parameter in result.parameters():
             if parameter.dtype.is_floating_point:
@@ -303,7 +304,7 @@ def _runs(module: nn.Module, batch: Batch) -> bool:
 
 def _draws(like: Batch, seed: int) -> Iterator[Batch]:
     """Random inputs of the data's shapes: its entries in disorder, and noise of several sizes."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
 
     def drawn(draw: Callable[[Tensor], Tensor]) -> Batch:
         return Batch(pytree.tree_map_only(Tensor, lambda t: draw(t.cpu()).to(t.device), like.inputs), None)
@@ -371,7 +372,7 @@ def _curvature_error(objective: Objective, name: str, directions: int, seed: int
     Where the outputs are certain, the Hessian of the loss is what rounding leaves of p - p^2; and where a parameter has
     no part in them, its curvature is what rounding leaves of the whole trace.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     worst = 0.0
     for _ in range(directions):
         parameter = objective.parameters[name]

@@ -8,7 +8,7 @@ double precision.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from typing import Any
 
 import torch
@@ -219,12 +219,19 @@ def difference(a: Tensor, b: Tensor) -> float:
     if torch.equal(a, b) or not a.numel():
         return 0.0
     a, b = a.double(), b.double()
+    apart = float((a - b).abs().amax())
+    if isfinite(apart):
+        return apart
     same = (a == b) | (a.isnan() & b.isnan())
     return float((a - b).abs().masked_fill(same, 0.0).nan_to_num(nan=inf).amax())
 
 
 def largest(tensor: Tensor) -> float:
     """The largest of the finite numbers in size."""
+    if tensor.dtype.is_floating_point and tensor.numel():
+        size = float(tensor.abs().amax())
+        if isfinite(size):
+            return size
     finite = tensor[tensor.isfinite()].double()
     return float(finite.abs().amax()) if finite.numel() else 0.0
 

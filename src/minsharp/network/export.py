@@ -16,6 +16,7 @@ from ..subject.nodes import mutates
 from ..subject.outputs import picked
 from .layout import SIZES
 from .regions import inline_regions, is_region
+from .writes import replace_writes
 
 _SIZES_DIFFER = (
     "forward does different things for different batch sizes: what was read holds {} only. Measure a module that "
@@ -55,7 +56,10 @@ def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> E
         program = torch.export.export(_Picked(model, signature), args, kwargs, dynamic_shapes=shapes, strict=False)
         _check_batch_sizes(program)
         inline_regions(program)
-        if any(mutates(node) or is_region(node, "autocast") for node in program.graph.nodes):
+        autocast = any(is_region(node, "autocast") for node in program.graph.nodes)
+        if not autocast:
+            replace_writes(program)
+        if autocast or any(mutates(node) for node in program.graph.nodes):
             program = program.run_decompositions({})
     return program
 

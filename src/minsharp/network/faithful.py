@@ -20,7 +20,7 @@ from ..subject.inputs import Inputs, call_form
 from ..subject.modes import eval_mode, random_state_kept
 from ..subject.outputs import picked
 from .apart import difference, largest, moved
-from .meeting import check_derivatives_apart
+from .meeting import Watch
 from .network import Network
 
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2}
@@ -137,14 +137,17 @@ def _track(tensors: Any) -> None:
             tensor.requires_grad_()
 
 
-def _slopes(outputs: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The gradient of a fixed random combination of the first sample's outputs."""
+def _slopes(
+    outputs: Tensor, parameters: Mapping[str, Tensor], sample: int = 0, keep: bool = False
+) -> dict[str, Tensor]:
+    """The gradient of a fixed random combination of a sample's outputs; ``keep`` what further ones are made of."""
     used = {name: p for name, p in parameters.items() if p.requires_grad}
     if not outputs.requires_grad:
         return {name: torch.zeros_like(p) for name, p in used.items()}
     generator = torch.Generator("cpu").manual_seed(0)
     weights = torch.randn(outputs.shape[1:], generator=generator, dtype=torch.float64, device="cpu").to(outputs)
-    found = torch.autograd.grad((outputs[0] * weights).sum(), list(used.values()), allow_unused=True)
+    combined = (outputs[sample] * weights).sum()
+    found = torch.autograd.grad(combined, list(used.values()), retain_graph=keep, allow_unused=True)
     return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(used.items(), found, strict=True)}
 
 
@@ -166,9 +169,7 @@ def apart_now(network: Network, example: Inputs) -> float:
 
 def check_faithful(network: Network, inputs: Mapping[str, Tensor], models: list[Alone]) -> None:
     """Refuse a model whose own trials on the first sample are not those of the records."""
-    records = _alone(network, inputs)
-    if records.slopes is not None:
-        check_derivatives_apart(network.graph, _twice(network, inputs))
+    records = _alone(network, inputs, watch=Watch(network.graph))
     for model in models:
         own = records if model.weights is None else _alone(network, inputs, weights=model.weights)
         _compare(network, inputs, model, own)
@@ -206,19 +207,15 @@ def _message(network: Network, name: str, apart: float) -> str:
     )
 
 
-def _twice(network: Network, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The network's own values, and the first sample twice in a batch."""
-    return network.state() | {name: tensor[[0, 0]] for name, tensor in inputs.items()}
-
-
 def _alone(
     network: Network,
     inputs: Mapping[str, Tensor],
     seed: int | None = None,
     weights: Mapping[str, Tensor] | None = None,
+    watch: Watch | None = None,
 ) -> Alone:
     """What the records make of the first sample, twice in a batch; with a seed, after a move by a rounding error."""
-    values = _twice(network, inputs)
+    values = network.state() | {name: tensor[[0, 0]] for name, tensor in inputs.items()}
     if weights is not None:
         values |= {name: weights[name].clone() for name in network.graph.parameters if name in weights}
     if seed is not None:
@@ -227,8 +224,14 @@ def _alone(
     try:
         with torch.enable_grad():
             _track(parameters.values())
-            outputs: Tensor = network.graph.run(dict(values))[network.graph.output]
-            return Alone(outputs[:1].detach(), _slopes(outputs, parameters))
+            if watch is None:
+                outputs: Tensor = network.graph.run(dict(values))[network.graph.output]
+                return Alone(outputs[:1].detach(), _slopes(outputs, parameters))
+            outputs = watch.run(dict(values))
+            slopes = _slopes(outputs, parameters, keep=True)
+            watch.sample = 1  # for what is seen on the way back
+            _slopes(outputs, parameters, sample=1)
+            return Alone(outputs[:1].detach(), slopes)
     except RuntimeError:  # an operation that autograd has no derivative of, or one that does not run at all
         with torch.no_grad():
             return Alone(network.graph.run(values)[network.graph.output][:1], None)

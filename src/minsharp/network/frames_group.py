@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..frozen import Frozen
 from ..graph.records import Graph
-from ..subject.modes import plain_mode
+from ..subject.modes import plain_mode, seeded
 from ..text import printable
 from .frames import FrameWalk
 from .frames_solved import Frame, frames_of
@@ -92,7 +92,7 @@ class FullSymmetries(Symmetries):
         """Random matrices U D V with singular values between 1/sqrt(spread) and sqrt(spread)."""
         if not spread > 1:
             raise InputError(f"spread={spread}: expected a factor above 1, as in spread=1000")
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
         found = []
         for frame in self.frames:
             U, V = (

@@ -15,6 +15,10 @@ SIZES = (*range(1, 66), 100, 127, 128, 256, 1000, 1023, 1024, 4096, 10_007)
 """Batch sizes at which what has to hold for all of them is tried."""
 
 
+_FILLED = {name for kind in ("zeros", "ones", "full", "empty") for name in (kind, f"new_{kind}")}
+"""Operations that make a tensor of one number, or of none in particular."""
+
+
 def one_sample(shape: torch.Size, known: Mapping[Any, int]) -> tuple[tuple[int, ...], list[int]]:
     """The shape for a batch of one, and the axes that grow with the batch; the values of some symbols are known."""
     sizes: list[int] = []
@@ -59,6 +63,8 @@ def locate(shape: tuple[int, ...], axis: int, operation: Operation, sources: lis
         return Samples(axis)
     known = row(operation)
     varying = [value for value in sources if value.samples is not None]
+    if operation.name in _FILLED:  # each sample's entries are alike, in whatever order; one after the other is usual
+        return Samples(axis, 1, parts)
     if known.in_order:
         (source,) = varying
         assert source.samples is not None

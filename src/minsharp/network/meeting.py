@@ -1,42 +1,26 @@
 """Whether derivatives stay with their sample: values that are the same for all samples hide what meets in them."""
 
-from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..errors import ReadError
 from ..graph.records import Graph, Operation, Value
 
 
-def check_derivatives_apart(graph: Graph, values: Mapping[str, Any]) -> None:
-    """Refuse a network in which the outputs of one of two samples have a derivative in a value of the other."""
-    watch = _Watch(graph)
-    with torch.enable_grad():
-        own = set(graph.parameters)
-        outputs = watch.run({name: _tracked(value) if name in own else value for name, value in values.items()})
-        for sample in (0, 1) if outputs.requires_grad else ():
-            watch.sample = sample
-            torch.autograd.grad(outputs[sample].sum(), watch.leaves, retain_graph=not sample, allow_unused=True)
+class Watch:
+    """Runs a graph of two samples, and looks at every gradient that passes back through it.
 
-
-def _tracked(value: Any) -> Any:
-    floating = isinstance(value, Tensor) and value.dtype.is_floating_point
-    return value.detach().requires_grad_() if floating else value
-
-
-class _Watch:
-    """Runs a graph of two samples, and looks at every gradient that passes back through it."""
+    Refuses a network in which the outputs of one of the two have a derivative in a value of the other.
+    """
 
     def __init__(self, graph: Graph):
         self.graph = graph
         self.sample = 0
-        self.leaves: list[Tensor] = []
+        """Whose outputs the gradients are of."""
 
     def run(self, values: dict[str, Any]) -> Tensor:
         """The outputs, (n, ...); cotangents on their way back from them will be looked at."""
-        self.leaves = [value for value in values.values() if isinstance(value, Tensor) and value.requires_grad]
         for operation in self.graph.operations:
             operation.run(values)
             for name in operation.outputs:

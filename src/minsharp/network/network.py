@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import InputError, ReadError
 from ..graph.records import DEVICE, Graph, Value
+from ..subject.batches import DIFFERENT_SIZES
 from ..subject.fingerprint import fingerprint
 from ..subject.inputs import Inputs, call_form, describe
 from ..subject.model import ReadModel
@@ -110,7 +111,7 @@ class Network(ReadModel):
             if tensor.dim() == 0 or tuple(tensor.shape[1:]) != expected.shape[1:]:
                 raise InputError(
                     f"input '{name}' has shape {tuple(tensor.shape)}, the network was read for "
-                    f"{_shape_text(expected)} (n samples)"
+                    f"{_shape_text(expected)} (n samples); for samples of several sizes, {DIFFERENT_SIZES}"
                 )
             values[expected.name] = (
                 tensor.clone() if tensor.is_inference() else tensor

@@ -22,6 +22,15 @@ from .faithful import Alone, check_faithful, run_alone
 from .network import Network
 from .writer import Writer
 
+_OTHER_TYPE = r"same dtype|should be the same|scalar type"
+"""What torch says where whole numbers meet weights; token numbers are whole with reason."""
+
+
+_EXPORTED = (
+    "it was exported for other sizes. Pass the module it was made of, or export it with a free batch size: "
+    "torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},)).module()"
+)
+
 
 def read(
     model: nn.Module | Network, example: Inputs, *, outputs: Pick = None, class_axis: int | None = None
@@ -143,7 +152,10 @@ def _hint(model: nn.Module, example: Inputs, given: list[Tensor], error: Excepti
         return ". Several inputs go in a tuple, in data beside the targets or None: ((a, b), targets), ((a, b), None)"
     if isinstance(error, TypeError) and "were given" in str(error) and isinstance(example, tuple):
         return ". Each tensor of the tuple is taken for an input: pass the inputs without the targets"
-    if kinds and not {t.dtype for t in given} & kinds:
+    if _is_exported(model, error):
+        return f": {_EXPORTED}"
+    numbers = any(t.dtype.is_floating_point for t in given)
+    if kinds and not {t.dtype for t in given} & kinds and (numbers or re.search(_OTHER_TYPE, str(error))):
         kind = next(iter(kinds))
         return f". Its parameters are {kind}: try inputs.to({kind})"
     return ""
@@ -161,6 +173,8 @@ def _export_message(model: nn.Module, error: Exception) -> str:
             "forward branches on the values of a tensor, or makes a shape of them. Write the branch with "
             "torch.where, or measure the submodule that holds the layers"
         )
+    elif _is_exported(model, error):
+        hint = _EXPORTED
     elif "fake tensor" in cause:
         hint = (
             "forward uses tensor.data, or keeps a tensor of an earlier call. Use tensor.detach() instead of the first"
@@ -171,6 +185,11 @@ def _export_message(model: nn.Module, error: Exception) -> str:
             "into Python numbers, NumPy, printing"
         )
     return f"{message}\n  {hint}"
+
+
+def _is_exported(model: nn.Module, error: Exception) -> bool:
+    """Whether torch.export made the model, and for another batch size."""
+    return isinstance(model, torch.fx.GraphModule) and "Guard failed" in str(error)
 
 
 def _with_causes(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..frozen import Frozen
 from ..graph.forms import ANY, ONE, Form
-from ..subject.modes import plain_mode
+from ..subject.modes import plain_mode, seeded
 from ..text import printable
 from .walk import Exponent, Scope, Walk
 
@@ -64,7 +64,7 @@ class Symmetries(Frozen):
         """A random element of the group, with factors between 1/spread and spread."""
         if not spread > 1:
             raise InputError(f"spread={spread}: expected a factor above 1, as in spread=1000")
-        z = 2 * torch.rand(self.dimension, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 1
+        z = 2 * torch.rand(self.dimension, generator=seeded(seed), dtype=torch.float64) - 1
         sizes = [float(t.abs().max()) for t in self.log_scales(z).values() if t.numel()]
         largest = max(sizes, default=0.0)
         return self.scales(z * log(spread) / largest if largest else z)

@@ -16,7 +16,7 @@ from ..losses import Criterion
 from ..results.curvature import Diagonal
 from ..subject.batches import Data
 from ..subject.model import Model, Pattern
-from ..subject.modes import plain_mode
+from ..subject.modes import plain_mode, seeded
 from ..text import plus_minus
 from .objective import Objective
 
@@ -88,7 +88,7 @@ def hutchinson_trace(
     if probes < 2:
         raise InputError(f"probes={probes}: expected at least 2, for a standard error")
     objective = Objective(model, data, loss, parameters)
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     values = [0.0] * probes
     signs = [[_signs(p, generator) for p in objective.parameters.values()] for _ in range(probes)]
     with objective.prepared():
@@ -192,7 +192,7 @@ def _mean_over_probes(
 ) -> list[Tensor]:
     if probes < 1:
         raise InputError(f"probes={probes}: expected at least 1")
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     totals = [torch.zeros_like(p, dtype=torch.float64) for p in objective.parameters.values()]
     with objective.prepared():
         for _ in range(probes):

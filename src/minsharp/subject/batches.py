@@ -20,6 +20,13 @@ _FORMS = (
 )
 
 
+DIFFERENT_SIZES = (
+    'bring all to one size, as a tokenizer does with padding="max_length", or add up what each batch comes to: '
+    "sum(minsharp.hessian_trace(model, batch) for batch in loader)"
+)
+"""What to do about samples of several sizes."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """Some samples: inputs, and targets if there are any."""
@@ -186,12 +193,19 @@ def chunks(stream: Iterator[Batch], size: int) -> Iterator[Batch]:
         yield _joined(waiting)
 
 
+def _hint(parts: list[Batch]) -> str:
+    """What to do about batches of several forms."""
+    alike = len({pytree.tree_structure(part.given) for part in parts}) == 1
+    return DIFFERENT_SIZES if alike else _FORMS
+
+
 def _joined(parts: list[Batch]) -> Batch:
     if len(parts) == 1:
         return parts[0]
-    forms = list(dict.fromkeys(describe((p.part(0, 0).inputs, p.part(0, 0).targets)) for p in parts))
+    forms = list(dict.fromkeys(describe(p.part(0, 0).given) for p in parts))
     if len(forms) > 1:
-        raise InputError(f"the batches differ in form: {'; then '.join(forms)}; {_FORMS}")
+        found = "; then ".join(form.replace("(0, ", "(n, ").replace("(0,)", "(n,)") for form in forms)
+        raise InputError(f"the batches differ in form: {found}; {_hint(parts)}")
     columns = zip(*(tensors_of(p.inputs) for p in parts), strict=True)
     inputs = pytree.tree_unflatten([torch.cat(c) for c in columns], pytree.tree_structure(parts[0].inputs))
     targets = [p.targets for p in parts if p.targets is not None]

@@ -13,11 +13,13 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from operator import index
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..errors import InputError
 from .experts import experts_readable
 
 _AUTOCAST = ("cpu", "cuda", "mps", "xpu")
@@ -48,6 +50,17 @@ class _Lock:
 
 LOCK = _Lock()
 """Held wherever a model's tensors or modes are looked at or changed: torch.export puts tensors of its own into it."""
+
+
+def seeded(seed: int) -> torch.Generator:
+    """A generator that starts from a seed; refuses what is none.
+
+    >>> float(torch.rand(1, generator=seeded(3))) == float(torch.rand(1, generator=torch.Generator().manual_seed(3)))
+    True
+    """
+    if isinstance(seed, bool) or not hasattr(seed, "__index__") or not -(1 << 63) <= index(seed) < 1 << 64:
+        raise InputError(f"seed={seed!r}: expected a whole number of at most 64 bits, as in seed=1")
+    return torch.Generator().manual_seed(index(seed))
 
 
 @contextmanager

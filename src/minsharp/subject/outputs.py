@@ -49,7 +49,7 @@ def _own(returned: Any) -> Any:
 
 def _chosen(returned: Any, outputs: str | int | Callable[[Any], Tensor]) -> Any:
     if callable(outputs):
-        return outputs(returned)
+        return _by_function(returned, outputs)
     try:
         if isinstance(outputs, str) and not isinstance(returned, Mapping):
             return getattr(returned, outputs)
@@ -58,6 +58,15 @@ def _chosen(returned: Any, outputs: str | int | Callable[[Any], Tensor]) -> Any:
         raise ReadError(
             f"outputs={outputs!r}, but the model returns {describe(returned)}. {_calls(returned)}"
         ) from None
+
+
+def _by_function(returned: Any, outputs: Callable[[Any], Tensor]) -> Any:
+    try:
+        return outputs(returned)
+    except Exception as error:
+        raise ReadError(
+            f"outputs={outputs!r} stopped with {type(error).__name__}: {error}. The model returns {describe(returned)}"
+        ) from error
 
 
 def _calls(returned: Any) -> str:
@@ -79,7 +88,7 @@ def adapted(model: nn.Module, outputs: Pick) -> nn.Module:
     """
     if outputs is None:
         return model
-    if not isinstance(outputs, str | int) and not callable(outputs):
+    if isinstance(outputs, bool) or (not isinstance(outputs, str | int) and not callable(outputs)):
         raise InputError(f"outputs={outputs!r}: expected a name, an index or a function of what the model returns")
     if model._forward_hooks:
         raise InputError(
