@@ -45,5 +45,9 @@ class WeightlessError(LossError):
     """The sums over that part: zeros, and how many samples there were."""
 
 
+class MinsharpWarning(UserWarning):
+    """What a result may not be, although it is one; the command line prints it."""
+
+
 class RankError(MinsharpError):
     """One of several processes that measure together failed or ended: every one of them is told."""
