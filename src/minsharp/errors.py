@@ -34,6 +34,10 @@ class UndefinedError(InputError):
     """A measure has no value at these weights: what it is relative to is zero."""
 
 
+class NegativeError(InputError):
+    """The curvature that a minimum would be of is negative somewhere: there is none."""
+
+
 class EmptyDataError(InputError):
     """The data holds no sample."""
 
