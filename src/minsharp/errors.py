@@ -34,6 +34,10 @@ class UndefinedError(InputError):
     """A measure has no value at these weights: what it is relative to is zero."""
 
 
+class NegativeError(InputError):
+    """The curvature that a minimum would be of is negative somewhere: there is none."""
+
+
 class EmptyDataError(InputError):
     """The data holds no sample."""
 
@@ -43,6 +47,10 @@ class WeightlessError(LossError):
 
     result: object = None
     """The sums over that part: zeros, and how many samples there were."""
+
+
+class MinsharpWarning(UserWarning):
+    """What a result may not be, although it is one; the command line prints it."""
 
 
 class RankError(MinsharpError):

@@ -728,6 +728,31 @@ def test_completion(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyP
     assert "_MINSHARP_COMPLETE=complete_bash" in capsys.readouterr().out
 
 
+def bent(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    layers = [nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 5), nn.GELU(), nn.Linear(5, 4)]
+    return nn.Sequential(*layers).double()
+
+
+def test_a_scope_without_a_minimum_leaves_the_others(tmp_path: Path, capsys: Capture) -> None:
+    """The Hessian of a smooth network has negative entries: then there is none per neuron, the rest is shown."""
+    torch.manual_seed(0)
+    data = save_data(torch.randn(30, 6).double(), torch.randint(4, (30,)), tmp_path / "data.npz")
+    arguments = ["measure", f"{__name__}:bent", "--arg", "seed=0", "--data", str(data), "--tolerance", "0.05"]
+    assert run(arguments) == 0
+    out, err = capsys.readouterr()
+    assert "Minimum sharpness, scope layer" in out
+    assert "scope neuron" not in out
+    assert re.search(r"^warning: there is no minimum in one scope: .* expected none negative", err, flags=re.M)
+    assert run([*arguments, "--json"]) == 0
+    assert [*json.loads(capsys.readouterr().out)["minimum_sharpness"]] == ["layer"]
+    assert run([*arguments, "--scope", "neuron"]) == 2
+    out, err = capsys.readouterr()
+    assert "4.weight" in out
+    assert err.startswith("error: ")
+    assert "expected none negative" in err
+
+
 def test_a_tolerance(tmp_path: Path, capsys: Capture) -> None:
     """An estimate says its error, in the table and as JSON; a bad tolerance is refused before anything is loaded."""
     x, y = torch.randn(60, 6).double(), torch.arange(60) % 4

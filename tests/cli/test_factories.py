@@ -169,6 +169,10 @@ def test_labels_of_a_causal_language_model(tmp_path: Path, capsys: Capture) -> N
     found = documents(capsys, ["measure", LANGUAGE, "--data", file, "--loss", "next-token"])
     assert found["trace"]["by_parameter"]["head.weight"] == pytest.approx(float(hessian.trace()), rel=1e-9)
     assert found["loss"] == "NextToken() on axis -1"
+    assert run(["measure", LANGUAGE, "--data", str(file)]) == 0
+    warned = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert len(set(warned)) == 1
+    assert "--loss next-token" in warned[0]
     np.savez(tmp_path / "two.npz", x=X.numpy(), y=Y.numpy(), labels=Y.numpy())
     refused(capsys, ["measure", NET, "--arg", "width=5", "--data", tmp_path / "two.npz"], "holds 'y' and 'labels'")
 

@@ -34,7 +34,7 @@ class _Begun(transformers.TrainerCallback):  # type: ignore[misc]
 def test_it_logs_what_a_direct_call_says(attached: bool, tmp_path: Any) -> None:
     from minsharp.integrations.transformers import SharpnessCallback
 
-    options: dict[str, Any] = {"curvature": "ggn", "class_axis": -1}
+    options: dict[str, Any] = {"loss": ms.losses.NextToken(), "curvature": "ggn", "class_axis": -1}
     callback = SharpnessCallback(BATCH, measures=["trace"], **options)
     rows = [{name: tensor[i] for name, tensor in BATCH.items()} for i in range(3)]
     arguments = transformers.TrainingArguments(

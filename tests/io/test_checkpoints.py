@@ -121,6 +121,20 @@ def test_tied_weights_need_be_there_once(tmp_path: Path) -> None:
     assert torch.equal(model[0].weight, torch.eye(3))
 
 
+def test_tied_weights_and_views_are_held_once(tmp_path: Path) -> None:
+    """torch.save writes the numbers behind several names once: a language model's words in and out."""
+    model: Any = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU(), nn.Linear(3, 3, bias=False))
+    model[2].weight = model[0].weight
+    state = {"state": model.state_dict(), "view": model[0].weight.detach().t()}
+    for new in (True, False):
+        path = tmp_path / f"{new}.pt"
+        torch.save(state, path, _use_new_zipfile_serialization=new)
+        other: Any = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU(), nn.Linear(3, 3, bias=False))
+        other[2].weight = other[0].weight
+        load_weights(other, path, "state")
+        assert torch.equal(other[2].weight, model[0].weight)
+
+
 def two() -> dict[str, Any]:
     return {"model": network(0).state_dict(), "ema": network(2).state_dict()}
 

@@ -143,3 +143,28 @@ def test_labels_that_are_shifted_already() -> None:
 def test_only_of_cross_entropy(criterion: Any) -> None:
     with pytest.raises(ms.LossError, match=r"NextToken takes an nn\.CrossEntropyLoss"):
         NextToken(criterion)
+
+
+def test_labels_that_are_the_tokens_are_told() -> None:
+    """Labels of a causal language model go with a loss that shifts them; without a loss they are taken as they are."""
+    model, batch = causal(), collated()
+    told = r"a causal language model .*loss=minsharp\.losses\.NextToken\(\).*loss=nn\.CrossEntropyLoss\(\)"
+    with pytest.warns(ms.errors.MinsharpWarning, match="(?i)" + told):
+        unnamed = ms.hessian_trace(model, batch)
+    with pytest.warns(ms.errors.MinsharpWarning, match="(?i)" + told):
+        ms.measures.training_loss(model, batch)
+    assert ms.hessian_trace(model, batch, nn.CrossEntropyLoss()).total == unnamed.total  # as they are, and not a word
+    assert ms.hessian_trace(model, batch, NextToken()).total != unnamed.total
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        torch.tensor([[1, 2, 3], [3, 1, 2]]),  # shifted, as it were
+        torch.tensor([[-100, -100, 0], [-100, -100, -100]]),  # one label that happens to be its token
+        torch.zeros(2, 3, dtype=torch.int64),
+    ],
+)
+def test_other_labels_are_taken_without_a_word(labels: Tensor) -> None:
+    ids = torch.zeros(2, 3, dtype=torch.int64) if not labels.any() else torch.tensor([[0, 1, 0], [2, 3, 1]])
+    ms.hessian_trace(causal(), {"input_ids": ids, "labels": labels})

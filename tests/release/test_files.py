@@ -81,7 +81,7 @@ def test_the_oldest_versions_are_those_that_are_asked_for() -> None:
     lines = [needed, *re.findall(r"^(?:experiments|images) = \[(.*)\]$", extras, flags=re.M)]
     asked = {name: _whole(least) for name, least in re.findall(r'"([\w-]+)>=([\d.]+)"', " ".join(lines))}
     tested = re.findall(r"^([\w-]+)==([\d.]+)$", (ROOT / "tests" / "oldest.txt").read_text(), flags=re.M)
-    assert {name: _whole(version) for name, version in tested} == asked
+    assert asked.items() <= {name: _whole(version) for name, version in tested}.items()
 
 
 def _whole(version: str) -> list[int]:

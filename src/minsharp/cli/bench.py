@@ -73,7 +73,7 @@ def _built_in(name: str, count: int) -> tuple[Network, Loaded]:
     return read(module, inputs), Loaded(inputs, targets, (inputs, targets))
 
 
-def _timed(name: str, network: Network, data: Loaded, criterion: Criterion, repeat: int) -> dict[str, Any]:
+def _timed(name: str, network: Network, data: Loaded, criterion: Criterion | None, repeat: int) -> dict[str, Any]:
     """Each method in turn in every round, so that whatever else the machine does hits all alike."""
     if not watched():
         note(f"timing {name}")
@@ -112,7 +112,7 @@ def _clock(method: Callable[[], object]) -> float:
     return perf_counter() - start
 
 
-def _backprops(network: Network, data: Loaded, criterion: Criterion, size: int) -> None:
+def _backprops(network: Network, data: Loaded, criterion: Criterion | None, size: int) -> None:
     """A forward pass, and each column of the loss's factor pulled back to where parameters enter; nothing else."""
     shape, held = network.graph.values[network.graph.output].shape, set(network.parameters)
     loss = on_axis(as_loss(criterion), shape, data.targets, network.class_axis)
@@ -135,7 +135,7 @@ def _parts(batch: Batch, size: int) -> list[Batch]:
     return [batch.part(i, i + size) for i in range(0, len(batch), size)]
 
 
-def _hutchinson(network: Network, data: Loaded, criterion: Criterion, total: float) -> dict[str, Any]:
+def _hutchinson(network: Network, data: Loaded, criterion: Criterion | None, total: float) -> dict[str, Any]:
     """Seconds to a standard error of 1 % of the trace, from the spread and the time of a few probes."""
     if data.targets is None:
         return {"hutchinson_probes": None, "hutchinson_seconds": None}

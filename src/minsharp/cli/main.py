@@ -9,7 +9,7 @@ from _thread import interrupt_main
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Timer
-from typing import Any
+from typing import Any, TextIO
 
 from .team import launched, run_together
 
@@ -55,8 +55,7 @@ def _run_launched(arguments: Sequence[str] | None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     try:
         with warnings.catch_warnings():
-            if not sys.warnoptions:  # torch's words about its own insides are for whoever asks for them: -W, or
-                warnings.simplefilter("ignore")  # PYTHONWARNINGS
+            _choose_warnings()
             from .app import app
 
             code = app(arguments, prog_name="minsharp", standalone_mode=False)
@@ -67,6 +66,31 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise  # typer ends so, once it has told the shell how words go on
         return INTERRUPTED if isinstance(error.__cause__, KeyboardInterrupt) else _told(error)  # as some typers say it
     return code if isinstance(code, int) else 0
+
+
+def _choose_warnings() -> None:
+    """Print what minsharp itself warns of, in a line; others' words about their insides only for who asks for them."""
+    from ..errors import MinsharpWarning
+
+    if not sys.warnoptions:  # -W, or PYTHONWARNINGS
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("default", MinsharpWarning)
+    plain = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, MinsharpWarning):
+            print(f"warning: {message}", file=sys.stderr)
+        else:
+            plain(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
 
 
 def _told(error: BaseException) -> int:

@@ -1,11 +1,13 @@
 """The trace and the minimum sharpness of a network: what ``minsharp measure`` does."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..curvature.gram import hessian_grams
 from ..curvature.hessian import hessian_diagonal, hessian_trace
+from ..errors import MinsharpWarning, NegativeError
 from ..measures.minimum import MinimumSharpness, minimum_sharpness
 from ..measures.verify import Verification, verify
 from ..network.rescalings import folding_frees
@@ -26,7 +28,7 @@ def measured(
 ) -> None:
     """Measure, print, and write what is asked for."""
     found = curvature_of(task, scopes)
-    results = [minimum_sharpness(task.network, found, scope=str(s)) for s in scopes]  # type: ignore[arg-type]
+    results = _minima(task, found, scopes, as_json=as_json)
     checks: dict[str, Verification] = {}
     if check or report is not None:
         checks = {r.scope: verify(task.network, task.data.batches, r, task.loss, progress=watched()) for r in results}
@@ -42,6 +44,26 @@ def measured(
         found.save(save)
         note(f"wrote {save}")
     _fail(checks)
+
+
+def _minima(
+    task: Task, found: Trace | Diagonal | Grams, scopes: Sequence[str], *, as_json: bool
+) -> list[MinimumSharpness]:
+    """In each scope that has one: that of a smooth network's Hessian may be missing in one and there in another."""
+    results: list[MinimumSharpness] = []
+    missing: list[NegativeError] = []
+    for scope in map(str, scopes):
+        try:
+            results.append(minimum_sharpness(task.network, found, scope=scope))  # type: ignore[arg-type]
+        except NegativeError as error:
+            missing.append(error)
+    if not results:
+        if not as_json:
+            console().print(str(found), markup=False)  # what was measured, at least
+        raise missing[0]
+    for why in missing:
+        warnings.warn(f"there is no minimum in one scope: {why}", MinsharpWarning, stacklevel=2)
+    return results
 
 
 def _fail(checks: dict[str, Verification]) -> None:

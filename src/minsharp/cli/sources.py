@@ -19,8 +19,8 @@ from ..losses import Criterion, NextToken
 from .choices import DataChoice
 from .output import note, watched
 
-LOSSES: dict[str, Callable[[], Criterion]] = {
-    "cross-entropy": nn.CrossEntropyLoss,
+LOSSES: dict[str, Callable[[], Criterion | None]] = {
+    "cross-entropy": lambda: None,  # what is measured where none is named: labels that may be meant otherwise are told
     "next-token": NextToken,
     "bce": nn.BCEWithLogitsLoss,
     "mse": nn.MSELoss,
@@ -156,8 +156,8 @@ def _data_file(name: str) -> tuple[Any, Tensor | None]:
     return arrays, targets
 
 
-def load_loss(name: str) -> Criterion:
-    """A criterion by its name on the command line."""
+def load_loss(name: str) -> Criterion | None:
+    """A criterion by its name on the command line; None for the default."""
     if name not in LOSSES:
         raise InputError(f"--loss {name}: expected {', '.join(LOSSES)}")
     return LOSSES[name]()

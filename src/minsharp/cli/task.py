@@ -19,7 +19,7 @@ class Task:
 
     network: Network
     data: Loaded
-    loss: Criterion
+    loss: Criterion | None
     curvature: Any
     parameters: list[str] | None
     settings: dict[str, Any]

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import MinsharpWarning
 from ..losses import Loss
 from ..network.network import Network
 from ..results.sums import CurvatureSum
@@ -139,7 +140,7 @@ class Estimator:
             self._add(chunk.to(self.engine.device), so_far, ahead)
             advance(len(chunk), f"error {percent(so_far.error, 2)}")
         if so_far.error > _MISSED * self.tolerance:
-            warnings.warn(_missed(so_far.error, self.tolerance), stacklevel=2)
+            warnings.warn(_missed(so_far.error, self.tolerance), MinsharpWarning, stacklevel=2)
         sums = self.engine.complete(so_far.sums)
         covariance = (so_far.spread + so_far.rest).matrix
         return CurvatureSum(sums, so_far.weight, so_far.samples, so_far.energy, covariance)

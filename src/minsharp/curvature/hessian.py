@@ -8,12 +8,14 @@ from torch import nn
 from ..errors import InputError, NotExactError, WeightlessError
 from ..losses import Centred, Criterion, Loss, Margin, as_loss
 from ..losses.axis import on_axis
+from ..losses.next_token import warn_unshifted
 from ..network.network import Network
 from ..network.reader import read
 from ..progress import bar
 from ..results.curvature import LOSSLESS, MATRICES, Diagonal, MatrixName, Trace
 from ..results.reduce import shared, together
 from ..subject.batches import Batch, Data, batches, count, first_of
+from ..subject.inputs import tensors_of
 from ..subject.model import Pattern, counted
 from ..subject.modes import plain_mode, seeded
 from ..subject.outputs import Pick
@@ -193,6 +195,8 @@ def measured_over(
     chosen.check()
     loss = _loss(criterion, chosen.curvature)
     first, stream = first_of(batches(data))
+    if criterion is None and chosen.curvature in ("hessian", "ggn"):
+        warn_unshifted(tensors_of(first.inputs), first.targets)
     network = read(model, first.inputs, outputs=chosen.outputs, class_axis=chosen.class_axis)
     loss, stream = with_floor(_on_axis(loss, network, first), network, data, stream)
     weights = network.digests()

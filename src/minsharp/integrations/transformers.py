@@ -17,9 +17,9 @@ class SharpnessCallback(_transformers.TrainerCallback):  # type: ignore[misc, na
     ``callback.attach(trainer)`` in place of ``callbacks=[callback]`` they go through ``trainer.log``, and so to
     TensorBoard and wherever else it reports. With several processes rank 0 measures. The probe is a batch as the
     collator makes it, on the model's device or not; the other arguments are those of `Monitor`, where ``every`` counts
-    optimizer steps. Transformers are smooth: ask for ``curvature="ggn"``.
+    optimizer steps. Transformers are smooth: ask for ``curvature="ggn"``. Causal language models shift their labels:
 
-        SharpnessCallback(batch, curvature="ggn", class_axis=-1).attach(trainer)
+        SharpnessCallback(batch, loss=NextToken(), curvature="ggn", class_axis=-1).attach(trainer)
     """
 
     def __init__(self, probe: Data, loss: Criterion | None = None, **options: Any) -> None:

@@ -60,8 +60,11 @@ def check_pickle(file: Window) -> None:
     _check_opcodes(io.BytesIO(archive.read(pickles[0], _NAMES)))
     file.seek(0)
     announced = torch.load(cast(IO[bytes], file), map_location="meta", weights_only=True)
-    storages = {id(s): s for s in (t.untyped_storage() for t in _tensors(announced))}
-    total = sum(s.nbytes() for s in storages.values())
+    sizes: dict[int, int] = {}  # of each place in the file: tied weights and views are announced once for each name
+    for storage in (t.untyped_storage() for t in _tensors(announced)):
+        place = getattr(storage, "_checkpoint_offset", id(storage))
+        sizes[place] = max(storage.nbytes(), sizes.get(place, 0))
+    total = sum(sizes.values())
     held = sum(m.size for name, m in archive.members.items() if "/data/" in name)
     if total > held:
         raise RefusedError(f"it announces {total:,} bytes of numbers, and holds {held:,}")

@@ -1,9 +1,12 @@
 """The loss of causal language models: what stands at a position is judged by the token after it."""
 
+import warnings
+from collections.abc import Iterable
+
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import LossError
+from ..errors import LossError, MinsharpWarning
 from .columns import Columns
 from .cross_entropy import CrossEntropy
 from .factor import Factor
@@ -99,3 +102,23 @@ class NextToken(Loss):
     def factor(self, outputs: Tensor, targets: Tensor | None) -> Factor:
         """That of the cross-entropy, of which nothing is left at the last position."""
         return self.inner.factor(outputs, None if targets is None else self._shifted(targets))
+
+
+def warn_unshifted(inputs: Iterable[Tensor], targets: Tensor | None) -> None:
+    """Say so where no loss was named and labels are the very tokens that went in: they may be meant for `NextToken`."""
+    if targets is None or targets.dim() != 2 or targets.shape[1] < 2 or targets.dtype.is_floating_point:
+        return
+    counts = targets >= 0
+    for tokens in inputs:
+        if tokens.shape == targets.shape and not tokens.dtype.is_floating_point:
+            same = tokens.to(targets.device)[counts]
+            if len(same.unique()) > 1 and same.equal(targets[counts].to(same.dtype)):
+                warnings.warn(_UNSHIFTED, MinsharpWarning, stacklevel=2)
+                return
+
+
+_UNSHIFTED = (
+    "the labels are the tokens that go in, and cross-entropy judges each position by its own. A causal language model "
+    "is trained to predict the next: loss=minsharp.losses.NextToken(), or --loss next-token. If these labels are "
+    "meant as they are, say loss=nn.CrossEntropyLoss()"
+)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, NegativeError
 from ..network.rescalings import narrow
 from ..network.symmetry import Scope, Symmetries
 from ..results.curvature import Diagonal, Trace
@@ -34,7 +34,7 @@ def none_negative(blocks: dict[str, Tensor]) -> dict[str, Tensor]:
     """The same, where no entry is negative."""
     for name, block in blocks.items():
         if bool((block < 0).any()):
-            raise InputError(
+            raise NegativeError(
                 f"the curvature of '{name}' is {_first(block, block < 0)}: expected none negative. The Hessian of a "
                 'smooth network may be, and an estimate of it by chance: ask for curvature="ggn", which never is'
             )
@@ -101,7 +101,7 @@ def _none_negative(
     shared, which = pairs.unique(dim=1, return_inverse=True)
     sums = c.new_zeros(shared.shape[1]).index_add_(0, which, c)
     if bool((sums < 0).any()):
-        raise InputError(
+        raise NegativeError(
             f"the curvature of '{name}' that one scale moves is {_first(sums, sums < 0)}: expected none negative. The "
             "Hessian of a smooth network may be, and an estimate of it by chance: ask for "
             'curvature="ggn", which never is, for a smaller tolerance, or for scope="layer"'

@@ -17,10 +17,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..errors import InputError, LossError, MinsharpError, NonFiniteError
 from ..losses import Criterion, Loss, as_loss
 from ..losses.axis import on_axis
+from ..losses.next_token import warn_unshifted
 from ..results.curvature import Diagonal
 from ..results.sums import CurvatureSum
 from ..subject.batches import Batch, Data, batches, first_of
-from ..subject.inputs import call_form, describe
+from ..subject.inputs import call_form, describe, tensors_of
 from ..subject.model import Model, Pattern, ReadModel, counted, unwrapped
 from ..subject.modes import LOCK, eval_mode, plain_mode, random_state_kept, without_fast_path
 from ..subject.outputs import picked
@@ -64,6 +65,8 @@ class Objective:
         with LOCK:
             self.device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
         first, stream = first_of(batches(data))
+        if criterion is None:
+            warn_unshifted(tensors_of(first.inputs), first.targets)
         used = model.parameters if isinstance(model, ReadModel) else self._used(first)
         axis = model.class_axis if isinstance(model, ReadModel) else None
         self.names = counted(used, pattern)

@@ -11,7 +11,7 @@ def demo(
         "minsharp-demo"
     ),
 ) -> None:
-    """Train small networks on handwritten digits, fool the trace, and find the flattest equivalent network.
+    """Tell three stories, on handwritten digits: a trace that is fooled, an error bar, a network rounded better.
 
     Example:
 
