@@ -108,6 +108,7 @@ def test_equals_an_independent_minimiser(chosen: Entry, noise: Any, biases: Any)
     assert 0 <= result.value - result.lower_bound <= 1e-7 * result.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", NOISES)
 def test_equals_an_independent_minimiser_on_the_zoo(entry: Entry, noise: Any) -> None:
     """Every network with something to rescale."""
