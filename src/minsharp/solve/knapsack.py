@@ -59,7 +59,7 @@ def cheapest(costs: Array, sizes: Array, limit: float, most: int = MOST) -> Sele
     ``most`` bounds the memory: where more partial selections would have to be kept, the best that is known is returned.
     Rows that are alike in all but their order make for many of them.
 
-    >>> cheapest(np.array([[4.0, 1.0], [3.0, 0.0]]), np.array([[1, 2], [1, 2]]), 3).places.tolist()
+    >>> cheapest(np.array([[4.0, 1.0], [6.0, 0.0]]), np.array([[1, 2], [1, 2]]), 3).places.tolist()
     [0, 1]
     """
     rows = _Rows(costs, sizes.astype(np.float64), _reachable(sizes, limit))
