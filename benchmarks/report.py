@@ -14,10 +14,13 @@ PAGE = Path("docs/performance.md")
 """Several programs write sections of it: `benchmarks.run` begins it, the others put theirs in their places."""
 
 
-def put(page: Path, sections: Sequence[str]) -> None:
-    """Write sections into a page: each takes the place of the one with its heading, or goes to the end."""
+def put(page: Path, sections: Sequence[str], where: str) -> None:
+    """Write sections into a page: each takes the place of the one with its heading, or goes to the end.
+
+    Each ends with where it was measured, and with what: the page has sections of several programs and days.
+    """
     head, found = _parts(page.read_text() if page.exists() else "")
-    new = dict(_titled(section) for section in sections)
+    new = dict(_titled(f"{section.strip()}\n\n{where}") for section in sections)
     write_text(page, "\n\n".join([head, *(found | new).values()]).strip() + "\n")
 
 
