@@ -1,9 +1,14 @@
 """Pages that benchmarks write: what they put there, and where."""
 
+import json
 from pathlib import Path
 
+import pytest
+from benchmarks import calibration
 from benchmarks.machine import machine
-from benchmarks.report import Table, others, put
+from benchmarks.report import END, Table, begin, others, put, within
+
+from tests.docs.pages import PAGES, ROOT
 
 WHERE = "2 cores of a CPU. Load average when the run began: 0.50."
 
@@ -34,3 +39,27 @@ def test_what_is_said_of_the_machine() -> None:
     assert "torch thread" in found
     assert ", numpy " in found
     assert "Load average when the run began: " in found
+
+
+def test_words_between_marks_and_nothing_beside_them(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"Before.\n\n{begin('one')}\n\nOld.\n\n{END}\n\n{begin('two')}\n\nKept.\n\n{END}\nAfter.\n")
+    within(page, "one", "New.")
+    assert page.read_text() == (
+        f"Before.\n\n{begin('one')}\n\nNew.\n\n{END}\n\n{begin('two')}\n\nKept.\n\n{END}\nAfter.\n"
+    )
+
+
+@pytest.mark.parametrize("program", ["calibration", "frames", "hardware", "large", "scaling", "smooth"])
+def test_a_program_has_one_place(program: str) -> None:
+    texts = [page.read_text() for page in PAGES if begin(f"benchmarks.{program}") in page.read_text()]
+    assert len(texts) == 1
+    assert END in texts[0].split(begin(f"benchmarks.{program}"))[1]
+
+
+def test_the_table_of_calibration_is_that_of_its_results() -> None:
+    scores = {name: calibration.score(json.loads(calibration.place(name).read_text())) for name in calibration.ENTRIES}
+    written = calibration.table(scores).body()
+    page = (ROOT / "docs" / "estimates.md").read_text()
+    assert f"{begin('benchmarks.calibration')}\n\n{written}\n\n{END}" in page
+    assert all(found.sound for found in scores.values())  # as the page says
