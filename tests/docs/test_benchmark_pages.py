@@ -1,6 +1,7 @@
 """Pages that benchmarks write: what they put there, and where."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,11 @@ def test_the_table_of_calibration_is_that_of_its_results() -> None:
     page = (ROOT / "docs" / "estimates.md").read_text()
     assert f"{begin('benchmarks.calibration')}\n\n{written}\n\n{END}" in page
     assert all(found.sound for found in scores.values())  # as the page says
+
+
+def test_make_bench_runs_what_writes_the_page() -> None:
+    recipe = (ROOT / "Makefile").read_text().split("\nbench: ")[1].split("\n\n")[0]
+    called = re.findall(r"-m benchmarks\.(\w+)$", recipe, flags=re.M)
+    first = ["run", "transformers", "estimates", "rescaling"]
+    assert called == [*first, "large", "smooth", "calibration", "reading"]
+    assert all((ROOT / "benchmarks" / f"{program}.py").is_file() for program in called)
