@@ -46,3 +46,4 @@ def test_the_extras_that_the_pages_name() -> None:
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         named = set(re.findall(r"(?:minsharp|\.)\[(\w+)\]", page.read_text()))
         assert named <= set(extras), page.name
+        assert "pip install 'minsharp[" not in page.read_text()  # works from the first release on

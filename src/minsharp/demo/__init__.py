@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
+from ..extras import how_to_install
 from ..files import make_folder
 from .fooled import Fooled, fool
 from .label_noise import EPOCHS, RATIOS, label_noise
@@ -59,4 +60,4 @@ def experience(digits: "Dataset", step: Steps) -> tuple[Fooled, Transformer, Qua
 def _check_extras() -> None:
     missing = [name for module, name in EXTRAS.items() if find_spec(module) is None]
     if missing:
-        raise InputError(f"the demo needs {' and '.join(missing)}: pip install 'minsharp[experiments]'")
+        raise InputError(f"the demo needs {' and '.join(missing)}: {how_to_install('experiments')}")
