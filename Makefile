@@ -58,11 +58,17 @@ lint-spelling: $(VENV)/ready
 docs: $(VENV)/ready
 	$(VENV)/bin/zensical build --strict --clean
 
-bench: $(BENCH_VENV)/ready
+# Each program writes its own tables, into docs/performance.md or the page that speaks of them. Calibration goes on from
+# what it has stored; reading needs the networks of timm.
+bench: $(BENCH_VENV)/ready $(INTEGRATIONS_VENV)/ready
 	$(BENCH_VENV)/bin/python -m benchmarks.run
 	$(BENCH_VENV)/bin/python -m benchmarks.transformers
 	$(BENCH_VENV)/bin/python -m benchmarks.estimates
 	$(BENCH_VENV)/bin/python -m benchmarks.rescaling
+	$(BENCH_VENV)/bin/python -m benchmarks.large
+	$(BENCH_VENV)/bin/python -m benchmarks.smooth
+	$(BENCH_VENV)/bin/python -m benchmarks.calibration
+	HF_HUB_OFFLINE=1 $(INTEGRATIONS_VENV)/bin/python -m benchmarks.reading
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"minsharp needs Python >= 3.11, {sys.executable} is {v.major}.{v.minor}; try: make PYTHON=python3.11")'
@@ -73,7 +79,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 # The peers pin or pull other versions of torch, so they go in last, without their dependencies.
 $(BENCH_VENV)/ready: pyproject.toml constraints.txt benchmarks/peers.txt
 	$(PYTHON) -m venv $(BENCH_VENV)
-	$(BENCH_VENV)/bin/python -m pip install $(PIP_QUIET) --constraint constraints.txt --editable . scikit-learn
+	$(BENCH_VENV)/bin/python -m pip install $(PIP_QUIET) --constraint constraints.txt --editable '.[experiments]'
 	$(BENCH_VENV)/bin/python -m pip install $(PIP_QUIET) --no-deps --requirement benchmarks/peers.txt
 	@touch $@
 

@@ -2,10 +2,11 @@
 
     python -m benchmarks.calibration
 
-prints a table and draws docs/figures/calibration.svg. Each network is measured exactly once, then again and again
-with a tolerance, under one seed after the other. Results are kept in benchmarks/calibration-results, one small file
-for each network, written every few estimates: the same command goes on where it stopped, and a complete set is only
-shown. --only takes one network, --estimates another number of them, --out another folder.
+prints a table, writes it into docs/estimates.md and draws docs/figures/calibration.svg. Each network is measured
+exactly once, then again and again with a tolerance, under one seed after the other. Results are kept in
+benchmarks/calibration-results, one small file for each network, written every few estimates: the same command goes on
+where it stopped, and a complete set is only shown. --only takes one network, --estimates another number of them, --out
+another folder; what is not complete is written nowhere else.
 """
 
 import argparse
@@ -29,7 +30,8 @@ from minsharp.files import write_text
 from minsharp.text import percent
 
 from .decoder import Decoder
-from .report import Table
+from .report import ESTIMATES as PAGE
+from .report import Table, within
 from .smooth import dense
 
 HERE = Path(__file__).parent
@@ -125,9 +127,14 @@ def exact(model: nn.Module, data: Data, entry: Entry) -> float:
     return dense(network, data)
 
 
+def place(name: str, folder: Path = RESULTS) -> Path:
+    """The file of a network's results."""
+    return folder / f"{name.lower().replace(', ', '-').replace(' ', '-')}.json"
+
+
 def measured(name: str, estimates: int, folder: Path) -> dict[str, Any]:
     """What is known of a network, with so many estimates, [total, standard error] each."""
-    path = folder / f"{name.lower().replace(', ', '-').replace(' ', '-')}.json"
+    path = place(name, folder)
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"estimates": []}
     if len(found["estimates"]) >= estimates:
         return {**found, "estimates": found["estimates"][:estimates]}
@@ -247,7 +254,7 @@ def draw(scores: Mapping[str, Score], path: Path) -> None:
 
 
 def main() -> None:
-    """Measure what is missing, print, draw."""
+    """Measure what is missing, print, write, draw."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.calibration", description=__doc__)
     parser.add_argument("--only", action="append", choices=ENTRIES, metavar="NETWORK", help="; ".join(ENTRIES))
     parser.add_argument("--estimates", type=int, default=ESTIMATES)
@@ -258,7 +265,8 @@ def main() -> None:
     console = Console(width=150)
     console.print(found.rich())
     console.print(found.note)
-    if set(scores) == set(ENTRIES) and options.out == RESULTS:
+    if set(scores) == set(ENTRIES) and options.out == RESULTS and options.estimates == ESTIMATES:
+        within(PAGE, "benchmarks.calibration", found.body())
         draw(scores, FIGURE)
         console.print(f"Drawn: {FIGURE.name}")
 

@@ -26,6 +26,7 @@ import minsharp
 from minsharp.text import count, duration, percent, times
 
 from .clock import race, tuned
+from .machine import machine
 from .methods import BARE, TRACE, Method, Run
 from .models import Problem, problem, thousand_classes
 from .peers import pyhessian_probes
@@ -259,6 +260,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help=f"a page to put the tables into; a complete run takes {PAGE}")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # the peers' own
+    where = machine("PyHessian", "curvlinops-for-pytorch", "skerch")
     chosen = {name: ENTRIES[name] for name in options.only or ENTRIES}
     rows = [(entry, raced(entry, options.seconds)) for entry in chosen.values()]
     lines = [line for entry, r in rows if entry.ladder for line in beside(r, entry.ladder, options.seconds / 4)]
@@ -268,7 +270,7 @@ def main() -> None:
         Console(width=170).print(table.rich())
     out = options.out or (None if options.only else PAGE)
     if out:
-        put(out, [table.markdown() for table in tables])
+        put(out, [table.markdown() for table in tables], where)
 
 
 if __name__ == "__main__":

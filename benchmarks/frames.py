@@ -1,20 +1,27 @@
 """What the whole group costs: Gram matrices of all frames beside the trace, on a vision transformer.
 
-`python -m benchmarks.frames` prints seconds of processor time, each the median of a few calls.
+`python -m benchmarks.frames` measures seconds of processor time on one thread, each the median of a few calls, prints
+them, and writes them into docs/transformers.md.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from time import process_time
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from torch import Tensor, nn
 
 import minsharp as ms
-from minsharp.text import count, decimals, plain_table
+from minsharp.text import count, decimals
 
+from .machine import machine
+from .report import Table, within
+
+PAGE = Path("docs/transformers.md")
 WIDTH, HEADS, DEPTH, TOKENS, CLASSES = 192, 3, 4, 64, 10
 REPEATS = 5
 
@@ -58,26 +65,41 @@ def seconds(call: Callable[[], Any]) -> float:
     return median(taken)
 
 
-def main(samples: int = 32) -> None:
-    """Print the table."""
+def table(samples: int = 32) -> Table:
+    """The trace, the Gram matrices of all frames, the minimum from them, and what both take."""
     torch.manual_seed(0)
     x = torch.randn(samples, TOKENS, 48)
     network = ms.read(VisionTransformer(), x)
     group = ms.symmetries(network, x, scope="full")
     grams = ms.hessian_grams(network, x, curvature="ggn")
     trace = seconds(lambda: ms.hessian_trace(network, x, curvature="ggn"))
-    calls: dict[str, Callable[[], Any]] = {
-        "Gram matrices of all frames": lambda: ms.hessian_grams(network, x, curvature="ggn"),
-        "minimum from Gram matrices": lambda: ms.minimum_sharpness(network, grams, scope="full"),
+    gathered = seconds(lambda: ms.hessian_grams(network, x, curvature="ggn"))
+    solved = seconds(lambda: ms.minimum_sharpness(network, grams, scope="full"))
+    taken = {
+        "trace": trace,
+        "Gram matrices of all frames": gathered,
+        "minimum from Gram matrices": solved,
+        "both": gathered + solved,
     }
-    rows = [("trace", decimals(trace), "1.00")]
-    rows += [
-        (name, decimals(time), f"{time / trace:.2f}") for name, time in ((n, seconds(c)) for n, c in calls.items())
-    ]
-    print(
-        f"{group.dimension:,} free numbers; {count(samples)} samples of {TOKENS} tokens, width {WIDTH}, {HEADS} heads"
+    note = (
+        f"A vision transformer of width {WIDTH} with {HEADS} heads, {DEPTH} layers and {TOKENS} tokens, "
+        f"{count(samples)} samples; {count(group.dimension)} free numbers. Seconds of processor time, medians of "
+        f"{REPEATS} calls."
     )
-    print(plain_table(("", "seconds", "times the trace"), rows))
+    rows = [[name, decimals(time), decimals(time / trace)] for name, time in taken.items()]
+    return Table("The whole group", note, ["", "seconds", "times the trace"], rows)
+
+
+def main() -> None:
+    """Measure, print, write."""
+    torch.set_num_threads(1)
+    where = machine()
+    found = table()
+    console = Console(width=120)
+    console.print(found.rich())
+    console.print(found.note)
+    console.print(where)
+    within(PAGE, "benchmarks.frames", f"{found.body()}\n\n{where}")
 
 
 if __name__ == "__main__":

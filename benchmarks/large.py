@@ -1,8 +1,9 @@
 """What is large: a language model with 32,000 words, and the neuron minimum of a network of ResNet-50's size.
 
-`python -m benchmarks.large` prints a table, each line measured in a process of its own; `python -m benchmarks.large
-words`, `hessian`, `neurons` a single one. Peaks are those of resident memory: of the whole process for the language
-model, beyond what is held with the diagonal for the minimum.
+`python -m benchmarks.large` prints a table, each line measured in a process of its own, and writes it into
+docs/estimates.md and docs/performance.md; `python -m benchmarks.large words`, `hessian`, `neurons` prints a single one.
+Peaks are those of resident memory: of the whole process for the language model, beyond what is held with the diagonal
+for the minimum.
 """
 
 import argparse
@@ -22,7 +23,8 @@ from minsharp.text import count, duration, magnitude, number, percent
 
 from .decoder import Decoder
 from .fresh import MEGABYTE, memory, peak_growth
-from .report import Table
+from .machine import machine
+from .report import ESTIMATES, PAGE, Table, put, within
 
 VOCABULARY, LENGTH, WIDTH, LAYERS, SENTENCES, TOLERANCE = 32_000, 128, 256, 4, 8, 0.02
 GIGABYTES = {"words": 3.0, "hessian": 3.0, "neurons": 1.0}
@@ -144,11 +146,11 @@ def table(tasks: list[str]) -> Table:
         "with torch; for the minimum what is added to model and diagonal, reading and finding the group included."
     )
     columns = ["", "weights", "time", "peak", "target", "met", "found"]
-    return Table("Large", note, columns, [line(task, asked(task)) for task in tasks])
+    return Table("What is large", note, columns, [line(task, asked(task)) for task in tasks])
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print, write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.large", description=__doc__)
     parser.add_argument("tasks", nargs="*", default=list(TASKS), help=f"of {', '.join(TASKS)}")
     parser.add_argument("--here", choices=TASKS, help="in this process, as one line of JSON")
@@ -156,10 +158,15 @@ def main() -> None:
     if options.here:
         print(json.dumps(TASKS[options.here][1]()))
         return
+    where = machine()
     found = table(options.tasks)
     console = Console(width=190)
     console.print(found.rich())
     console.print(found.note)
+    console.print(where)
+    if set(options.tasks) == set(TASKS):
+        within(ESTIMATES, "benchmarks.large", f"{found.body()}\n\n{where}")
+        put(PAGE, [found.markdown()], where)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What reading a network costs beside torch.export alone, on ten networks of timm.
 
-`python -m benchmarks.reading` prints a table. It runs in the environment of `make test-integrations`:
+`python -m benchmarks.reading` prints a table, and puts it into docs/performance.md. It runs in the environment
+of `make test-integrations`:
 
     .integrations-venv/bin/python -m benchmarks.reading
 """
@@ -21,7 +22,8 @@ from torch import Tensor, nn
 import minsharp as ms
 from minsharp.text import duration, times
 
-from .report import Table
+from .machine import machine
+from .report import PAGE, Table, put
 
 MODELS = {
     "resnet18": 64,
@@ -70,21 +72,25 @@ def table(names: list[str], rounds: int) -> Table:
     ]
     note = f"Medians of {rounds} rounds in one process; the ratio is the median of the rounds' ratios."
     columns = ["network", "torch.export", "ms.read", "ratio", f"at most {times(TARGET)}"]
-    return Table("Reading a network", note, columns, lines)
+    return Table("Reading networks of timm", note, columns, lines)
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print, write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reading", description=__doc__)
     parser.add_argument("names", nargs="*", default=list(MODELS), help=f"of {', '.join(MODELS)}")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
+    where = machine("timm")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.export's own
         found = table(options.names, options.rounds)
     console = Console(width=120)
     console.print(found.rich())
     console.print(found.note)
+    console.print(where)
+    if set(options.names) == set(MODELS):
+        put(PAGE, [found.markdown()], where)
 
 
 if __name__ == "__main__":

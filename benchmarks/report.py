@@ -10,14 +10,18 @@ from minsharp.files import write_text
 from minsharp.text import markdown_table
 from minsharp.text.terminal import rich_table
 
-PAGE = Path("docs/performance.md")
-"""Several programs write sections of it: `benchmarks.run` begins it, the others put theirs in their places."""
+END = "<!-- end -->"
+ESTIMATES, PAGE = Path("docs/estimates.md"), Path("docs/performance.md")
+"""Several programs write sections of the latter: `benchmarks.run` begins it, the others put theirs in their places."""
 
 
-def put(page: Path, sections: Sequence[str]) -> None:
-    """Write sections into a page: each takes the place of the one with its heading, or goes to the end."""
+def put(page: Path, sections: Sequence[str], where: str) -> None:
+    """Write sections into a page: each takes the place of the one with its heading, or goes to the end.
+
+    Each ends with where it was measured, and with what: the page has sections of several programs and days.
+    """
     head, found = _parts(page.read_text() if page.exists() else "")
-    new = dict(_titled(section) for section in sections)
+    new = dict(_titled(f"{section.strip()}\n\n{where}") for section in sections)
     write_text(page, "\n\n".join([head, *(found | new).values()]).strip() + "\n")
 
 
@@ -26,6 +30,18 @@ def others(page: Path, text: str) -> str:
     kept = _parts(page.read_text() if page.exists() else "")[1]
     mine = _parts(text)[1]
     return "\n\n".join([text.strip(), *(body for title, body in kept.items() if title not in mine)]) + "\n"
+
+
+def begin(program: str) -> str:
+    """The mark in a page where the words of a program begin; they go on until the next end."""
+    return f"<!-- made by python -m {program} -->"
+
+
+def within(page: Path, program: str, text: str) -> None:
+    """Write a text into a page, between the mark of its program and the end."""
+    head, rest = page.read_text().split(begin(program))
+    tail = rest.split(END, 1)[1]
+    write_text(page, f"{head}{begin(program)}\n\n{text}\n\n{END}{tail}")
 
 
 def _parts(text: str) -> tuple[str, dict[str, str]]:
@@ -49,7 +65,11 @@ class Table:
 
     def markdown(self) -> str:
         """The table with its heading and paragraph."""
-        return f"## {self.title}\n\n{self.note}\n\n{markdown_table(self.columns, self.rows)}"
+        return f"## {self.title}\n\n{self.body()}"
+
+    def body(self) -> str:
+        """The paragraph and the table, for a page that has a heading of its own."""
+        return f"{self.note}\n\n{markdown_table(self.columns, self.rows)}"
 
     def rich(self) -> RichTable:
         """The table for the terminal."""

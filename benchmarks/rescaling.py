@@ -25,12 +25,14 @@ from minsharp.network.walk import Walk
 from minsharp.solve.geometric import minimise
 from minsharp.text import count, duration, magnitude, number
 
+from .machine import machine
 from .report import Table
 
 PAGE = Path("docs/rescaling.md")
 INTRODUCTION = """# Rescaling: what it costs, and what it is good for
 
-This page is written by `make bench`; all numbers are from one run of it, none is typed by hand.
+This page is written by `make bench`: all numbers are from one run of `python -m benchmarks.rescaling`, none is typed by
+hand.
 """
 
 
@@ -208,6 +210,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=PAGE)
     options = parser.parse_args()
     console = Console(width=150)
+    where = machine("scikit-learn")
+    console.print(where)
     noise = noise_tables(options.trials)
     tables = [solver_table(), *noise]
     verdict = closing(noise)
@@ -215,7 +219,8 @@ def main() -> None:
         console.print(table.rich())
     console.print(verdict)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(options.out, "\n\n".join([INTRODUCTION.rstrip(), *(table.markdown() for table in tables), verdict]))
+    parts = [INTRODUCTION.rstrip(), where, *(table.markdown() for table in tables), verdict]
+    write_text(options.out, "\n\n".join(parts))
     console.print(f"Written to {options.out}.")
 
 

@@ -14,6 +14,7 @@ from minsharp.text import duration, magnitude, number
 
 from . import tables
 from .fresh import ask, import_times
+from .machine import machine
 from .measure import DIAGONALS, FULL, QUICK, TRACES, Effort, Measured, distance, measure
 from .methods import BASELINE, DIAGONAL, TRACE, baseline_diagonal
 from .models import ENTRIES
@@ -22,9 +23,13 @@ from .report import PAGE, Table, others
 README = Path("README.md")
 INTRODUCTION = """# Performance
 
-This page is written by `make bench`; all numbers are from one run of it, none is typed by hand. The first four networks
-are those of the paper (arXiv 2106.12612), the others take 32 x 32 images; ten classes, cross-entropy, float32. The
-samples are clouds around ten random images, and each network has been trained on them until its loss was below 0.1.
+This page is written by `make bench`: each section is from one run of its program, and no number is typed by hand. The
+sections from Trace to Targets are of `python -m benchmarks.run`, and the machine that it ran on is described below; a
+section of another program, with networks of its own, ends with the machine, versions and load of that run.
+
+The first four networks are those of the paper (arXiv 2106.12612), the others take 32 x 32 images; ten classes,
+cross-entropy, float32. The samples are clouds around ten random images, and each network has been trained on them until
+its loss was below 0.1.
 The trace by BackPACK, nngeometry and the baseline is the sum of their diagonal: they have no shorter way. Their batch
 sizes are tuned beforehand (see Settings). ResNet-18 is the published one; with a 3 x 3 stem and no pool, as is usual
 for small images, every feature map has sixteen times the pixels: there the bare backward passes take so much of the
@@ -37,8 +42,8 @@ def main() -> None:
     options = arguments()
     warnings.simplefilter("ignore")  # the peers' own
     console = Console(width=170)
-    machine, start = tables.machine(), perf_counter()
-    console.print(machine)
+    where, start = machine(*tables.PACKAGES), perf_counter()
+    console.print(where)
     results = [measured(name, QUICK if options.quick else FULL, console) for name in options.only or ENTRIES]
     found, remarks = sections(results, options.quick)
     for table in found:
@@ -49,13 +54,13 @@ def main() -> None:
     out = options.out or (None if options.quick or options.only else PAGE)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(out, others(out, page(machine, found, remarks)))
+        write_text(out, others(out, page(where, found, remarks)))
         console.print(f"Written to {out}.")
         if out == PAGE:
-            update_readme(machine, found[0])
+            update_readme(where, found[0])
 
 
-def update_readme(machine: str, table: Table) -> None:
+def update_readme(where: str, table: Table) -> None:
     """Put the table of traces where the README has its place for it."""
     start, end = "<!-- performance: written by `make bench` -->\n", "<!-- end of performance -->"
     text = README.read_text()
@@ -63,7 +68,7 @@ def update_readme(machine: str, table: Table) -> None:
     after = rest.split(end)[1]
     body = table.markdown().replace("## Trace", "## Performance", 1)
     link = "[All tables](docs/performance.md), with diagonals, memory, settings, and what ¹ ² ³ stand for."
-    write_text(README, f"{before}{start}{body}\n\n{machine} {link}\n{end}{after}")
+    write_text(README, f"{before}{start}{body}\n\n{where} {link}\n{end}{after}")
 
 
 def arguments() -> argparse.Namespace:
@@ -128,9 +133,9 @@ def whole_baseline(result: Measured) -> str:
     )
 
 
-def page(machine: str, found: Sequence[Table], remarks: Sequence[str]) -> str:
+def page(where: str, found: Sequence[Table], remarks: Sequence[str]) -> str:
     """The page; the remarks stand under the two tables of times, which they explain."""
-    parts = [INTRODUCTION + "\n" + machine]
+    parts = [INTRODUCTION + "\n" + where]
     parts += [table.markdown() for table in found[:2]]
     parts += remarks
     parts += [table.markdown() for table in found[2:]]

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 import minsharp as ms
 from minsharp.data import load
-from minsharp.files import write_text
 from minsharp.models import build
 from minsharp.text import count, decimals, markdown_table, number, percent
 
+from .report import within
+
 PAGE = Path("docs/scaling.md")
-BEGIN, END = "<!-- made by benchmarks/scaling.py -->", "<!-- end -->"
 STEPS, ROUNDS, BUDGET, CALLS = 3000, 5, 0.05, 1000
 SAMPLES, REPEATS = 2000, 5
 PROCESSES = (1, 2, 10, 100, 1000)
@@ -36,9 +36,7 @@ def main() -> None:
     for part in (_overhead, _memory, _strong):
         found.append(part())
         print(f"{found[-1]}\n", flush=True)
-    text = "\n\n".join(found)
-    head, rest = PAGE.read_text().split(BEGIN)
-    write_text(PAGE, f"{head}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}")
+    within(PAGE, "benchmarks.scaling", "\n\n".join(found))
 
 
 def _loop(x: Tensor, y: Tensor, watched: bool) -> tuple[float, int]:

@@ -1,8 +1,9 @@
 """The true Hessian of networks that are not piecewise linear: estimates beside dense autograd.
 
-`python -m benchmarks.smooth` prints a table of ten networks, each trained for a moment: the trace by
-`curvature="hessian", tolerance=0.015`, its standard error, the Gauss-Newton part of it, and what a dense Hessian says
-in double precision, one row of it after the other. Names as arguments take some of them.
+`python -m benchmarks.smooth` prints a table of ten networks, each trained for a moment, and writes it into
+docs/estimates.md: the trace by `curvature="hessian", tolerance=0.015`, its standard error, the Gauss-Newton part of it,
+and what a dense Hessian says in double precision, one row of it after the other. Names as arguments take some of them,
+and write nothing.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from minsharp.reference.objective import Objective
 from minsharp.text import count, number, percent
 
 from .decoder import Decoder
-from .report import Table
+from .report import ESTIMATES, Table, within
 
 TOLERANCE, ERROR, LEVEL = 0.015, 0.02, 3.0
 STEPS = 60
@@ -205,7 +206,7 @@ def line(name: str, found: Found) -> list[str]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print, write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.smooth", description=__doc__)
     parser.add_argument("names", nargs="*", default=list(ENTRIES), help=f"of {', '.join(ENTRIES)}")
     options = parser.parse_args()
@@ -218,6 +219,8 @@ def main() -> None:
     console = Console(width=150)
     console.print(found.rich())
     console.print(found.note)
+    if set(options.names) == set(ENTRIES):
+        within(ESTIMATES, "benchmarks.smooth", found.body())
 
 
 if __name__ == "__main__":

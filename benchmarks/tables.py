@@ -1,13 +1,7 @@
 """The measurements as tables, one sentence on each number with them, and the targets they have to meet."""
 
-import os
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
-
-import torch
 
 from minsharp.text import count, decimals, duration, magnitude, percent, times
 
@@ -38,7 +32,7 @@ LABELS = {
 }
 YARDSTICK = 1.3
 """How many times as long as the bare backprops an exact trace may take."""
-PACKAGES = ("torch", "backpack-for-pytorch", "nngeometry", "PyHessian", "curvlinops-for-pytorch")
+PACKAGES = ("backpack-for-pytorch", "nngeometry", "PyHessian", "curvlinops-for-pytorch")
 TIMES_NOTE = (
     "Median seconds over the rounds, and in brackets the method's time over minsharp's. In every round each method has "
     "its turn, in one process. Not timed: minsharp's reading of the network, BackPACK's conversion, building the "
@@ -205,20 +199,3 @@ def target_table(targets: Sequence[Target]) -> Table:
     """The verdict."""
     rows = [[t.text, t.value, "yes" if t.met else "NO"] for t in targets]
     return Table("Targets", "Computed from the numbers above.", ["target", "measured", "met"], rows)
-
-
-def machine() -> str:
-    """Where and with what this was measured."""
-    cpuinfo = Path("/proc/cpuinfo")
-    models = [
-        line.split(":")[1].strip()
-        for line in (cpuinfo.read_text().splitlines() if cpuinfo.exists() else [])
-        if line.startswith("model name")
-    ]
-    versions = ", ".join(f"{package} {version(package)}" for package in ("minsharp", *PACKAGES))
-    return (
-        f"{os.cpu_count()} cores of {models[0] if models else platform.processor() or 'an unknown CPU'}, "
-        f"{torch.get_num_threads()} torch threads, {platform.system()}, "
-        f"Python {platform.python_version()}; {versions}. Load average when the run began: "
-        f"{decimals(os.getloadavg()[0])}."
-    )

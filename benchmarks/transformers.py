@@ -22,6 +22,7 @@ from minsharp.losses.axis import on_axis
 from minsharp.text import duration, magnitude, times
 
 from .clock import Timing, race, tuned
+from .machine import machine
 from .methods import Method, Run
 from .models import Problem
 from .report import PAGE, Table, put
@@ -210,13 +211,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30, help="for the rounds of each network")
     parser.add_argument("--out", type=Path, help=f"a page to put the table into; a complete run takes {PAGE}")
     options = parser.parse_args()
+    where = machine()
     head = ["", "n", "columns", "minsharp", "torch.func", "ratio", "differ by", f"{GAIN}x"]
     rows = [measured(name, options.seconds)[0] for name in options.only or ENTRIES]
     table = Table("Transformers", NOTE, head, rows)
     Console(width=170).print(table.rich())
     out = options.out or (None if options.only else PAGE)
     if out:
-        put(out, [table.markdown()])
+        put(out, [table.markdown()], where)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def test_what_is_missing_or_too_old(capsys: Capture, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(doctor, "requires", lambda name: lines)
     assert run(["doctor"]) == 1
     out, err = capsys.readouterr()
-    assert "[odd]           nonesuch is missing; pip install 'minsharp[odd]'" in out
+    assert "[odd]           nonesuch is missing; pip install 'minsharp[odd]', or '.[odd]' from a checkout" in out
     assert "[more]          nonesuch is missing; pip install 'minsharp[more]'" in out
     assert "(needs 99.1)" in err
 

@@ -264,7 +264,7 @@ def test_a_disk_without_space(name: str, bench: Bench) -> None:
         cwd=bench.folder,
     )
     assert done.returncode == 2, done.stderr
-    told(done.stderr.replace("testing the network under noise for the report\n", ""), "cannot write '")
+    told(done.stderr.replace("testing the networks under noise for the report\n", ""), "cannot write '")
     assert {path: path.read_bytes() for path in bench.folder.rglob("*") if path.is_file()} == before
 
 

@@ -33,14 +33,26 @@ def blocks(page: Path) -> list[Block]:
 
 
 def commands(page: Path) -> list[str]:
-    """Every ``minsharp ...`` of a page: in blocks without a language, indented, and within a text."""
+    """Every ``minsharp ...`` of a page: in blocks without a language, indented, and within a text; no placeholders."""
+    found = [line for line in _lines(page) if line.startswith("minsharp ")]
+    found += re.findall(r"`(minsharp [^`]*)`", _FENCE.sub("", page.read_text()))
+    whole = dict.fromkeys(re.sub(r"\s+", " ", command) for command in found)
+    return [line for line in whole if not re.search(r"\.\.\.|(?<![:\w])[A-Z]{3,}\b", line)]
+
+
+def modules(page: Path) -> list[str]:
+    """Every ``python -m ...`` of a page and every ``torchrun ...``, as far as the line or the span of code goes."""
     text = page.read_text()
+    spans = re.findall(r"`((?:[\w./-]*python -m|torchrun) [^`]*)`", _FENCE.sub("", text))
+    lines = re.findall(r"^(?: {4})?((?:[\w./-]*python -m|torchrun) .*)$", text, flags=re.M)
+    return [*dict.fromkeys(re.sub(r"\s+", " ", command).strip() for command in (*spans, *lines))]
+
+
+def _lines(page: Path) -> list[str]:
+    """The lines of blocks without a language, and those that are indented."""
     shown = [block.text.replace("\\\n", " ") for block in blocks(page) if not block.language]
-    found = [line for block in shown for line in block.splitlines()]
-    prose = _FENCE.sub("", text)
-    found += [line.strip() for line in re.findall(r"^ {4}minsharp .*$", prose, flags=re.M)]
-    found += [re.sub(r"\s+", " ", span) for span in re.findall(r"`(minsharp [^`]*)`", prose)]
-    return [line for line in found if re.match(r"minsharp [a-z]+ .*--", line) and "..." not in line]
+    indented = re.findall(r"^ {4}minsharp .*$", _FENCE.sub("", page.read_text()), flags=re.M)
+    return [line.strip() for line in (*"\n".join(shown).splitlines(), *indented)]
 
 
 def prose(page: Path) -> str:

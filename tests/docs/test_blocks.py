@@ -8,17 +8,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed.run as torchrun
 import typer.main
+from safetensors.torch import save_file
 
+import minsharp as ms
 from minsharp.cli.app import app
 from minsharp.cli.main import run
 from minsharp.measures.catalogue import chosen
 from minsharp.measures.registry import MEASURES
 from minsharp.models import build
-from tests.docs.pages import PAGES, ROOT, blocks, commands, name
+from tests.docs.pages import PAGES, ROOT, blocks, commands, modules, name
 
 ELSEWHERE = {
     "docs/extending.md": "tests/test_extending.py",
@@ -31,7 +36,36 @@ ELSEWHERE = {
 WITH_PYTHON = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
 SESSIONS = [page for page in PAGES if any(block.language == "pycon" for block in blocks(page))]
 OURS = [page for page in WITH_PYTHON if name(page) not in ELSEWHERE]
-TO_BE_RUN = [page for page in PAGES if name(page) in ("docs/start.md", "docs/tutorial.md", "docs/models.md")]
+NOT_RUN = {
+    "names in a sentence": ("minsharp reproduce", "minsharp figures", "minsharp reproduce page"),
+    "tests/cli/test_at_once.py": ("minsharp --version", "minsharp --install-completion"),
+    "tests/cli/test_demo.py": ("minsharp demo --out minsharp-demo",),
+    "tests/experiments/test_experiments.py": (
+        "minsharp reproduce trace --data digits",
+        "minsharp reproduce trace --data mnist",
+        "minsharp reproduce labels --preset digits --protocol epochs",
+        "minsharp reproduce labels --preset digits --protocol loss",
+        "minsharp reproduce labels --preset mnist-small --protocol epochs",
+        "minsharp reproduce labels --preset mnist-small --protocol loss",
+        "minsharp reproduce approximations --data digits --seeds 3",
+    ),
+    "tests/experiments/test_stability.py": (
+        "minsharp reproduce stability --rates 0.5,1",
+        "minsharp reproduce stability --out results/stability",
+    ),
+    "tests/experiments/test_vits.py": ("minsharp reproduce vits",),
+    "tests/integrations/test_ray.py": (
+        "minsharp reproduce labels --executor ray",
+        "minsharp reproduce labels --executor ray --address ray://head:10001",
+    ),
+    "tests/integrations/test_timm.py": (
+        "minsharp measure timm:create_model --arg model_name=resnet18 --arg num_classes=10 --weights best.pth "
+        "--data photos/train --image resize=256 --image crop=224 --samples 500",
+    ),
+    "tests/test_extending.py": ('minsharp reproduce run widths:WIDTHS --set "widths=[2,4]"',),
+}
+"""Commands that take minutes, or what is not here: by the test that does the same in the small, or elsewhere."""
+TO_BE_RUN = {page: [c for c in commands(page) if c not in {c for cs in NOT_RUN.values() for c in cs}] for page in PAGES}
 
 
 @pytest.fixture
@@ -84,6 +118,9 @@ def small(width):
 
 def colours():
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 4), nn.ReLU(), nn.Linear(4, 2))
+
+def resnet20():  # of its kind
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
 """
 
 
@@ -109,17 +146,29 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / "photos" / kind).mkdir(parents=True)
         for i in range(2):
             Image.new("RGB", (20 + i, 18), (shade, shade, 10 * i)).save(tmp_path / "photos" / kind / f"{i}.png")
+    _files()
     return tmp_path
 
 
-@pytest.mark.parametrize("page", TO_BE_RUN, ids=name)
+def _files() -> None:
+    """Data, the weights of a network, and traces of parts of the data, as safetensors and JSON."""
+    generator = torch.Generator().manual_seed(0)
+    images, labels = torch.randn(30, 3, 8, 8, generator=generator), torch.arange(30) % 10
+    np.savez("calibration.npz", x=images.numpy(), y=labels.numpy())
+    names: dict[str, Any] = {}
+    exec(NETS, names)
+    save_file(names["resnet20"]().state_dict(), "resnet20.safetensors")
+    model, x = names["small"](4), torch.randn(12, 64, generator=generator)
+    for parts in (("first", "second"), ("0", "1", "2")):
+        for rank, part in enumerate(parts):
+            ms.hessian_trace(model, ms.shard(x, rank=rank, size=len(parts))).save(f"{part}.json")
+
+
+@pytest.mark.parametrize("page", [page for page, found in TO_BE_RUN.items() if found], ids=name)
 def test_the_commands_of_a_page_run(page: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = [line for block in blocks(page) if not block.language for line in block.text.splitlines()]
-    found = [line for line in shown if line.startswith("minsharp ")]
-    assert len(found) > 1
-    for command in found:
+    for command in TO_BE_RUN[page]:
         assert run(shlex.split(command)[1:]) == 0, capsys.readouterr().err
-        written = re.findall(r"--(?:out|report) (\S+)", command)
+        written = re.findall(r"--(?:out|report|csv|plot|save) (\S+)", command)
         assert all((folder / path).is_file() for path in written)
     sys.modules.pop("nets", None)
 
@@ -127,14 +176,63 @@ def test_the_commands_of_a_page_run(page: Path, folder: Path, capsys: pytest.Cap
 ALL = [(page, command) for page in PAGES for command in commands(page)]
 
 
+def test_what_is_not_run_is_shown_and_has_a_test() -> None:
+    shown = {command for _, command in ALL}
+    for test, left_out in NOT_RUN.items():
+        assert shown.issuperset(left_out), test
+        assert test == "names in a sentence" or (ROOT / test).is_file()
+    assert sum(map(len, TO_BE_RUN.values())) > 15
+
+
+def _parsed(words: list[str]) -> None:
+    """The name of a command, its options and their values, as the command line reads them."""
+    group = typer.main.get_command(app)
+    while words and hasattr(group, "commands") and not words[0].startswith("-"):
+        group = group.commands[words.pop(0)]
+    if words and not words[0].startswith("--install"):
+        group.make_context(group.name, words, resilient_parsing=words == ["--version"])
+
+
 @pytest.mark.parametrize(("page", "command"), ALL, ids=[f"{name(page)}: {command[:60]}" for page, command in ALL])
 def test_every_command_is_one_that_there_is(page: Path, command: str) -> None:
-    """Its name, its options and their values, as the command line reads them; what takes hours is not run."""
-    words = shlex.split(command)[1:]
-    group = typer.main.get_command(app)
-    while hasattr(group, "commands"):
-        group = group.commands[words.pop(0)]
-    group.make_context(group.name, words)
+    """What takes hours, too: it is read, and not run."""
+    _parsed(shlex.split(command)[1:])
+
+
+MODULES = [(page, command) for page in (*PAGES, ROOT / "CONTRIBUTING.md") for command in modules(page)]
+IDS = [f"{name(page)}: {command[:60]}" for page, command in MODULES]
+
+
+@pytest.mark.parametrize(("page", "command"), MODULES, ids=IDS)
+def test_every_module_is_one_that_there_is(page: Path, command: str) -> None:
+    """Most measure for minutes or hours, so none is run: the module is there, and takes the options that are shown."""
+    words = shlex.split(command, comments=True)
+    if words[0] == "torchrun":
+        given = torchrun.get_args_parser().parse_args(words[1:])
+        assert (given.module, given.training_script) == (True, "minsharp")
+        _parsed(given.training_script_args)
+        return
+    module, arguments = words[2], words[3:]
+    if module == "pytest":
+        assert all((ROOT / word).exists() for word in arguments if not word.startswith("-"))
+        return
+    text = _program(module).read_text()
+    assert '__name__ == "__main__"' in text, module
+    taken = set(re.findall(r'add_argument\(\s*"([^"]+)"', text))
+    assert {word for word in arguments if word.startswith("--")} <= taken, command
+    others = {first for first in arguments[:1] if not first.startswith("--")}
+    assert not others or "sys.argv" in text or any(not one.startswith("-") for one in taken), command
+
+
+def _program(module: str) -> Path:
+    """The file that ``python -m`` runs."""
+    place = ROOT.joinpath(*module.split("."))
+    return place / "__main__.py" if place.is_dir() else place.with_suffix(".py")
+
+
+def test_there_are_modules_to_be_checked() -> None:
+    shown = {word for _, command in MODULES for word in command.split()}
+    assert {"benchmarks.frames", "benchmarks.hardware", "tests.fuzz", "--minimise", "--nproc-per-node"} <= shown
 
 
 def test_there_are_commands_to_be_checked() -> None:

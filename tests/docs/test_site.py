@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -13,6 +14,7 @@ import pytest
 
 from tests.docs.pages import PAGES, ROOT, name, prose
 
+ADDRESS = "https://minsharp.github.io/minsharp/"
 WRITTEN = (*sorted(ROOT.glob("*.md")), *(page for page in PAGES if page.parent != ROOT))
 
 
@@ -67,6 +69,7 @@ class _Page(HTMLParser):
         self.ids: set[str] = set()
         self.targets: list[str] = []
         self.headings, self.pictures_without_words, self.language = 0, 0, ""
+        self.canonical, self.asked = "", list[str]()
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
@@ -76,10 +79,17 @@ class _Page(HTMLParser):
         self.pictures_without_words += tag == "img" and not found.get("alt", "").strip()
         if tag == "html":
             self.language = found.get("lang", "")
-        if tag in ("a", "link") and "href" in found:
-            self.targets.append(found["href"])
-        if tag in ("img", "script", "source") and "src" in found:
-            self.targets.append(found["src"])
+        if tag == "link" and found.get("rel") == "canonical":
+            self.canonical = found["href"]  # an address that is told, and not asked for
+        elif tag in ("a", "link") and "href" in found:
+            self._points(tag, found["href"])
+        if tag in ("img", "script", "source", "iframe") and "src" in found:
+            self._points(tag, found["src"])
+
+    def _points(self, tag: str, target: str) -> None:
+        self.targets.append(target)
+        if tag != "a" and urlsplit(target).netloc:
+            self.asked.append(target)
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +107,24 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy / "site"
 
 
-def test_the_site_holds_together(site: Path) -> None:
-    pages = {path: _Page(path.read_text()) for path in site.rglob("*.html") if path.name != "404.html"}
-    assert len(pages) == len(PAGES) - 1
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, _Page]:
+    """All of the site, with the page that is shown where there is none."""
+    found = {path: _Page(path.read_text()) for path in site.rglob("*.html")}
+    assert len(found) == len(PAGES)
+    assert site / "404.html" in found
+    return found
+
+
+def _place(site: Path, path: Path, target: str) -> Path:
+    """The file that a link leads to; 404.html is shown anywhere, so that its links begin at the root of the server."""
+    base = urlsplit(ADDRESS).path
+    start = site / target.removeprefix(base) if target.startswith(base) else path.parent / target
+    found = start.resolve() if target else path
+    return found / "index.html" if found.is_dir() else found
+
+
+def test_the_site_holds_together(site: Path, pages: dict[Path, _Page]) -> None:
     for path, page in pages.items():
         place = path.relative_to(site)
         assert page.language, place
@@ -109,15 +134,28 @@ def test_the_site_holds_together(site: Path) -> None:
             parts = urlsplit(target)
             if parts.scheme or parts.netloc:
                 continue
-            found = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-            found = found / "index.html" if found.is_dir() else found
+            assert path.name != "404.html" or target.startswith(("/", "#")), target
+            found = _place(site, path, unquote(parts.path))
             assert found.is_file(), f"{place}: {target}"
             if parts.fragment and found in pages:
                 assert unquote(parts.fragment) in pages[found].ids, f"{place}: {target}"
 
 
-def test_the_site_asks_nothing_of_others(site: Path) -> None:
+def test_the_site_asks_nothing_of_others(site: Path, pages: dict[Path, _Page]) -> None:
     """No font, script or style from elsewhere: it works offline, and tells nobody who reads it."""
-    for path in site.rglob("*.html"):
-        asked = re.findall(r"<(?:link|script|img)[^>]*(?:href|src)=\"?(https?://[^\s\">]+)", path.read_text())
-        assert asked == [], path.relative_to(site)
+    for path, page in pages.items():
+        assert page.asked == [], path.relative_to(site)
+        assert 'data-md-component="source"' not in path.read_text()  # for it the theme would ask GitHub
+
+
+def test_the_site_knows_its_address(site: Path, pages: dict[Path, _Page]) -> None:
+    """That of pyproject.toml: in the pages, and in the map of them that search engines read."""
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    assert urls["Documentation"] == ADDRESS
+    places = {path: path.parent.relative_to(site).as_posix() for path in pages if path.name == "index.html"}
+    expected = {path: ADDRESS if place == "." else f"{ADDRESS}{place}/" for path, place in places.items()}
+    assert {path: page.canonical for path, page in pages.items() if path in expected} == expected
+    assert pages[site / "404.html"].canonical == ""
+    listed = re.findall(r"<loc>(.*?)</loc>", (site / "sitemap.xml").read_text())
+    assert sorted(listed) == sorted(expected.values())
+    assert all(urls["Source"] in page.targets for page in pages.values())

@@ -69,6 +69,19 @@ def test_the_front_page_tells_who_and_where(wheel: Path) -> None:
     assert {"Homepage", "Documentation", "Source", "Issues", "Changelog"} <= labels
 
 
+def test_the_front_page_points_to_nothing_that_is_not_there(wheel: Path) -> None:
+    """On PyPI the README stands alone: each link and picture of it is an address, of the same file."""
+    told, written = metadata(wheel), (ROOT / "README.md").read_text()
+    shown, links = told.get_payload(), r"(!?)\[[^\]]*\]\(([^)\s]+)\)"
+    assert isinstance(shown, str)
+    (source,) = (entry.partition(", ")[2] for entry in told.get_all("Project-URL", []) if entry.startswith("Source"))
+    for (mark, target), (_, before) in zip(re.findall(links, shown), re.findall(links, written), strict=True):
+        kept = before.startswith("https://")
+        assert target == (before if kept else f"{source}/{'raw' if mark else 'blob'}/main/{before}")
+        assert kept or (ROOT / before.partition("#")[0]).is_file(), before
+    assert not re.search(r"\b(?:src|href)=", shown)
+
+
 def test_the_other_files_tell_the_same_version() -> None:
     assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text()
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from time import perf_counter
 from typing import Any
 
+from ..extras import how_to_install
 from ..text import magnitude, number
 from ..version import __version__
 from .output import FailureError, console, print_json
@@ -162,7 +163,7 @@ def _print(system: dict[str, str], needed: list[Part], groups: dict[str, list[Pa
     line("packages", ", ".join(map(str, needed)) or "unknown: minsharp runs from a folder that was not installed")
     for extra, parts in groups.items():
         lacking = [str(part) for part in parts if not part.is_well]
-        how = f"; pip install 'minsharp[{extra}]'" if lacking else ""
+        how = f"; {how_to_install(extra)}" if lacking else ""
         line(f"[{extra}]", (", ".join(lacking) or "all there") + how)
     for trial in trials:
         verdict = f"{'holds' if trial.holds else 'FAILS'}: {_verdict(trial)}, {number(trial.seconds, 2)} s"

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from threading import Timer
 from typing import Any, TextIO
 
+from ..extras import how_to_install
 from .team import launched, run_together
 
 WRONG_USE, FAILED, INTERRUPTED = 2, 1, 130
@@ -127,7 +128,7 @@ def _unforeseen(error: BaseException) -> str:
         where = "" if error.filename is None else f"'{os.fsdecode(error.filename)}': "
         return f"{where}{error.strerror}"
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"this needs the package '{error.name}', which is not installed: pip install 'minsharp[experiments]'"
+        return f"this needs the package '{error.name}', which is not installed: {how_to_install('experiments')}"
     text = _text(error)
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return f"unexpected {said}. {TRACEBACK}=1 shows where it came from"

@@ -1,4 +1,4 @@
-"""Lightning: a callback that logs sharpness while a Trainer fits. Needs ``pip install 'minsharp[lightning]'``."""
+"""Lightning: a callback that logs sharpness while a Trainer fits. Needs the extra ``lightning``."""
 
 from typing import Any, Literal
 

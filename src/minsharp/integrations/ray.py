@@ -1,4 +1,4 @@
-"""Ray: the cells of an experiment as tasks of a cluster. Needs ``pip install 'minsharp[ray]'``.
+"""Ray: the cells of an experiment as tasks of a cluster. Needs the extra ``ray``.
 
 A task returns its rows, and whoever started the run writes them into the folder: the machines of the cluster need not
 share a disk. A cell whose worker or machine is lost runs again elsewhere.

@@ -1,4 +1,4 @@
-"""torchmetrics: curvature as metrics that add up over batches and processes. Needs 'minsharp[torchmetrics]'."""
+"""torchmetrics: curvature as metrics that add up over batches and processes. Needs the extra ``torchmetrics``."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""transformers: a callback that logs sharpness as a Trainer evaluates. Needs 'minsharp[transformers]'."""
+"""transformers: a callback that logs sharpness as a Trainer evaluates. Needs the extra ``transformers``."""
 
 from typing import Any
 
