@@ -82,6 +82,12 @@ def digits(n: int) -> Data:
     return held.train_x[:n], held.train_y[:n]
 
 
+def scaled(n: int) -> Data:
+    """The same, each image as bright as chance has it: one in a hundred ten times as bright as is usual."""
+    x, y = digits(n)
+    return x * torch.randn(n, generator=torch.Generator().manual_seed(0)).exp().view(-1, 1, 1, 1), y
+
+
 def walks(n: int) -> Data:
     """(n, 8) words, and the words that follow: each of 32 is followed by one of three."""
     generator = torch.Generator().manual_seed(0)
@@ -96,6 +102,7 @@ def walks(n: int) -> Data:
 ENTRIES: Mapping[str, Entry] = {
     "MLP": Entry(mlp, digits, 0, 1000),
     "MLP, trained": Entry(mlp, digits, 15, 1000),
+    "MLP, images of any brightness": Entry(mlp, scaled, 0, 1000),
     "CNN": Entry(cnn, digits, 0, 500),
     "CNN, trained": Entry(cnn, digits, 15, 500),
     "GPT": Entry(gpt, walks, 0, 48, "ggn", -1),

@@ -57,6 +57,17 @@ def test_the_hessian_of_a_smooth_network() -> None:
     assert is_as_said([(r.total - exact) / r.standard_error for r in found])
 
 
+@pytest.mark.parametrize("factor", [3, 10, 30])
+def test_a_sample_that_has_most_of_the_trace_without_much_output_curvature(factor: float) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 60)), torch.randn(64, 10)
+    x[0] *= factor
+    network = ms.read(model, x)
+    exact = ms.hessian_trace(network, x).total
+    found = [ms.hessian_trace(network, x, tolerance=0.02, seed=seed) for seed in range(60)]
+    assert is_as_said([(r.total - exact) / r.standard_error for r in found])
+
+
 @pytest.mark.slow
 def test_a_trained_network_whose_variance_a_few_samples_have() -> None:
     entry = calibration.ENTRIES["CNN, trained"]

@@ -29,15 +29,18 @@ class Block:
     last: LastLayer | None
     own: Sums
     trace: float
+    sizes: Tensor
+    """How large what the weights multiply is in each sample: (n,)."""
 
     @cached_property
     def energies(self) -> Tensor:
-        """The output curvature of each sample, column by column: (n, *entries)."""
-        return self.factor.energies.double().cpu()
+        """What is expected of each sample, column by column: its output curvature times its size, (n, *entries)."""
+        energies = self.factor.energies.double().cpu()
+        return energies * self.sizes.view(-1, *[1] * (energies.dim() - 1))
 
     @cached_property
     def shares(self) -> Tensor:
-        """The output curvature of each sample: (n,)."""
+        """What is expected of each sample: (n,)."""
         return self.energies.flatten(1).sum(1)
 
 
@@ -46,6 +49,7 @@ class Sweeper:
 
     def __init__(self, engine: Engine, loss: Loss, watched: Watched):
         self.engine, self.loss, self.watched = engine, loss, watched
+        self._usual: list[float] | None = None
 
     def start(self, batch: Batch) -> Block:
         """One forward pass; the last layer by itself, if it can be."""
@@ -53,12 +57,26 @@ class Sweeper:
         factor = self.loss.factor(work.outputs, work.targets)
         last = self.engine.last_layer(work, factor)
         own = None if last is None or last.head.tied else last.own(self.watched)
+        sizes = self._sizes(work)
         if last is None or own is None:
-            return Block(batch, work, factor, None, {}, 0.0)
+            return Block(batch, work, factor, None, {}, 0.0, sizes)
         sums: Sums = {}
         self.watched.add(sums, own)
         traces = sums if self.watched.inner is TRACE else dict(last.own(TRACE) or ())
-        return Block(batch, work, factor, last, sums, sum(float(value) for value in traces.values()))
+        return Block(batch, work, factor, last, sums, sum(float(value) for value in traces.values()), sizes)
+
+    def _sizes(self, work: Work) -> Tensor:
+        """The mean over weights of the squared norm of what they multiply, in units of what is usual there: (n,).
+
+        Gradients of a weight go with what it multiplies. Those of biases do not, which a weight of constant size
+        stands for. What is usual the first block tells.
+        """
+        found = [place.contraction.sizes(place.use) for places in work.forward.places for place in places]
+        sizes = [each[: work.n].double().cpu() for each in found if each is not None]
+        if self._usual is None:
+            self._usual = [float(each.median()) or float(each.mean()) or 1.0 for each in sizes]
+        scaled = [each / usual for each, usual in zip(sizes, self._usual, strict=True)]
+        return torch.stack([torch.ones(work.n, dtype=torch.float64), *scaled]).mean(0)
 
     def add(self, block: Block, group: Group, sums: Sums, generator: torch.Generator) -> dict[str, Tensor]:
         """Pull the columns of a group back; returns the squares, (samples of the group, columns), by parameter.
@@ -86,7 +104,7 @@ class Sweeper:
         work = self.engine.start(batch)
         factor = self.loss.factor(work.outputs, work.targets)
         last = None if block.last is None else self.engine.last_layer(work, factor)
-        return Block(batch, work, factor, last, {}, 0.0)
+        return Block(batch, work, factor, last, {}, 0.0, block.sizes[group.samples])
 
     def _columns(
         self, at: Block, energies: Tensor, group: Group, members: Tensor, generator: torch.Generator

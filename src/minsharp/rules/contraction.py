@@ -123,6 +123,10 @@ class Contraction(ABC):
         """Working memory: numbers per sample, and numbers per sample and column."""
         return 0, prod(shape)
 
+    def sizes(self, use: Use) -> Tensor | None:
+        """The squared norm of what the argument multiplies, (n,), which the gradient goes with; None if it does not."""
+        return None
+
     def matrices(self, operation: Operation, tensor: Tensor) -> Tensor | None:
         """Numbers shaped like the argument as matrices (groups, outputs, inputs), summed over kernel taps.
 
@@ -245,6 +249,12 @@ class Outer(Contraction):
     @abstractmethod
     def restore(self, product: Tensor, use: Use) -> Tensor:
         """From (..., g, C, J) to (..., *shape of the weight)."""
+
+    def sizes(self, use: Use) -> Tensor | None:
+        """Of all that has samples beside the weight."""
+        others = (name for name, samples in use.samples.items() if samples is not None and name != use.argument)
+        found = [squares_of_rows(use.per_sample(name)) for name in others]
+        return torch.stack(found).sum(0) if found else None
 
     def gram(self, use: Use) -> Tensor:
         """U^T U: (n, g, J, L) -> (n, g, L, L)."""
