@@ -16,11 +16,13 @@ from math import ceil, inf
 import torch
 from torch import Tensor
 
-from .plan import FORWARD, FREEDOM, Group, Plan
+from .plan import FORWARD, Group, Plan
 
 _MIXES = (2, 4, 8, 16, 32, 64)
 LEAST = 8
-"""Samples to be drawn in each block, at least."""
+"""Samples to be drawn in each block, at least, and ..."""
+_IN_ALL = 128
+"""... in all blocks together: with fewer the variance among them is not known well enough to be told."""
 _SURE = 0.8
 """The largest probability: beyond it a sample is taken for certain."""
 _TOLD = 0.3
@@ -82,7 +84,7 @@ def fewest(shares: Tensor, mixes: int, rank: int, generator: torch.Generator, le
 
 def least_of(n: int, told: int) -> int:
     """How many of n samples are to be drawn, that the variance is known at the end, after ``told`` samples in all."""
-    return max(LEAST, ceil(FREEDOM * n / max(told, n)))
+    return max(LEAST, ceil(_IN_ALL * n / max(told, n)))
 
 
 def _drawn(sizes: Tensor, order: Tensor, best: _Choice, generator: torch.Generator) -> Plan:

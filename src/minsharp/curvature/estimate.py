@@ -40,8 +40,10 @@ _FEW = 24
 _LIKE = 0.05**2
 """The least relative variance among samples that a few of them are believed to have."""
 _ROUNDS = 12
-_SLACK = 1.1
-"""How far the variance of a block may be above its share."""
+_PLANNED = 0.7
+"""The part of its share that the variance of a block is planned to have, and ..."""
+_SLACK = 1.25
+"""... how far above the share it may come out: who stops where the error looks small stops where it only looks so."""
 _MISSED = 1.5
 """How many times the tolerance an error may be without a word."""
 
@@ -185,7 +187,8 @@ class Estimator:
             allowed = self._allowed(so_far.trace + (known + trace) * ahead, so_far.spread.total, ahead)
             if found is not None and found.spread.total <= _SLACK * allowed:
                 break
-            made = self._made(block, max(_still_wanted(allowed, found), _TINY), told, scale, further=found is not None)
+            wanted = max(_still_wanted(_PLANNED * allowed, found), _TINY)
+            made = self._made(block, wanted, told, scale, further=found is not None)
             found = made if found is None or not made.units else found.joined(made)
         assert found is not None
         return found

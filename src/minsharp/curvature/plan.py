@@ -19,7 +19,7 @@ _MANY = 1 << 14
 """Columns: of more than this none is taken out as it is."""
 FORWARD = 2.0
 """What it costs, in columns, to run a sample forward a second time."""
-FREEDOM = 64
+FREEDOM = 256
 """Draws beyond the first, over all samples: with fewer the variance is not known well enough to be told."""
 _AUDITED = 200
 """How many samples with a single draw get a second one, about."""
