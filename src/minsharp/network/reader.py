@@ -86,7 +86,9 @@ def _given(model: nn.Module, example: Inputs) -> tuple[Any, torch.device]:
     """A few samples as forward takes them, (args, kwargs), on the parameters' device."""
     parameter = next(model.parameters(), None)
     device = torch.device("cpu") if parameter is None else parameter.device
-    return pytree.tree_map_only(Tensor, lambda t: _few(t).to(device), call_form(model, example)), device
+    form = call_form(model, example)
+    rows = _telling([_dense(t) for t in pytree.tree_leaves(form) if isinstance(t, Tensor)])
+    return pytree.tree_map_only(Tensor, lambda t: _few(t, rows).to(device), form), device
 
 
 def _is_interrupt(error: BaseException, outside: BaseException | None) -> bool:
@@ -102,8 +104,8 @@ def _is_interrupt(error: BaseException, outside: BaseException | None) -> bool:
     return any(isinstance(e, KeyboardInterrupt) for e in behind)
 
 
-def _few(tensor: Tensor) -> Tensor:
-    """The first samples of an input, which has to be dense, with samples along its first axis."""
+def _dense(tensor: Tensor) -> Tensor:
+    """An input, which has to be dense, with samples along its first axis."""
     if tensor.layout != torch.strided:
         raise InputError("the inputs are sparse; pass them as dense tensors: inputs.to_dense()")
     if tensor.is_meta:
@@ -112,7 +114,21 @@ def _few(tensor: Tensor) -> Tensor:
         raise InputError("an input is a single number; every input needs the samples along its first axis")
     if tensor.shape[0] == 0:
         raise InputError(f"the example is empty: an input has shape {tuple(tensor.shape)}")
-    few = tensor.detach()[:FEW]
+    return tensor.detach()
+
+
+def _telling(inputs: list[Tensor]) -> list[int]:
+    """The first sample, those with the largest and the smallest number of an input, and others all over the batch."""
+    n = min(map(len, inputs), default=0)
+    finite = [t[:n].flatten(1).nan_to_num(0.0, 0.0, 0.0) for t in inputs if t.dtype.is_floating_point and t.numel()]
+    ends = [int(i) for t in finite for i in (t.amax(1).argmax(), t.amin(1).argmin())]
+    spread = [i * (n - 1) // (FEW - 1) for i in range(FEW)]
+    return sorted(list(dict.fromkeys([0, *ends[: FEW - 2], *spread, *range(min(n, FEW))]))[:FEW])
+
+
+def _few(tensor: Tensor, rows: list[int]) -> Tensor:
+    """Some of the samples of an input."""
+    few = tensor.detach()[rows]
     return few.clone() if few.is_inference() else few
 
 
