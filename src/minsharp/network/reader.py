@@ -1,6 +1,7 @@
 """From any `nn.Module` that torch.export can trace to a `Network` of frozen records."""
 
 import copy
+import os
 import re
 import sys
 import traceback
@@ -179,17 +180,18 @@ def _hint(model: nn.Module, example: Inputs, given: list[Tensor], error: Excepti
 
 def _export_message(model: nn.Module, error: Exception) -> str:
     name, cause = type(error).__name__, _first_line(error)
+    if "DataDependent" in name or "data-dependent" in cause.lower():
+        return (
+            f"cannot read {type(model).__name__}: forward branches on the values of a tensor, or makes a Python number "
+            f"or a shape of them{_users_line(error)}\n  Such a data-dependent step has to leave forward. Write a "
+            "branch with torch.where, look at values before the call, or measure the submodule that holds the layers"
+        )
     message = f"cannot read {type(model).__name__}: torch.export stopped with {name}: {cause}"
     places = re.findall(r'File "([^"]+)", line (\d+), in forward\n\s*(.+)', _with_causes(error))
     if places:
         file, line, code = places[-1]
         message += f"\n  at {file}:{line}: {code}"
-    if "DataDependent" in name or "data-dependent" in cause.lower():
-        hint = (
-            "forward branches on the values of a tensor, or makes a shape of them. Write the branch with "
-            "torch.where, or measure the submodule that holds the layers"
-        )
-    elif _is_exported(model, error):
+    if _is_exported(model, error):
         hint = _EXPORTED
     elif "fake tensor" in cause:
         hint = (
@@ -201,6 +203,13 @@ def _export_message(model: nn.Module, error: Exception) -> str:
             "into Python numbers, NumPy, printing"
         )
     return f"{message}\n  {hint}"
+
+
+def _users_line(error: Exception) -> str:
+    """The line of the user's code at which torch.export stopped: the innermost that is neither torch's nor ours."""
+    ours = tuple(os.path.dirname(str(of.__file__)) + os.sep for of in (torch, sys.modules["minsharp"]))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.line and not f.filename.startswith(ours)]
+    return f"\n  at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
 
 
 def _is_exported(model: nn.Module, error: Exception) -> bool:
