@@ -34,7 +34,8 @@ def told_apart(rows: Tensor) -> bool:
     """Whether each sample of (n, ...) is unlike the others, as numbers are that come of different samples."""
     if not rows.dtype.is_floating_point or not rows.numel():
         return False
-    sums: list[float] = rows.flatten(1).sum(1).tolist()
+    wide = rows if rows.dtype.itemsize > 1 else rows.double()  # torch does not add up numbers of eight bits
+    sums: list[float] = wide.flatten(1).sum(1).tolist()
     return len(set(sums)) == len(sums)
 
 
@@ -133,8 +134,8 @@ def _on_cpu(value: Any) -> Any:
 def _in_disorder(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """Entries of a tensor that differ from sample to sample: noise on numbers, truth values and whole ones drawn."""
     if tensor.dtype.is_floating_point:
-        noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.dtype)
-        return tensor.nan_to_num(0.0, 0.0, 0.0) + (1 + tensor.isfinite()) * noise
+        noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float64)
+        return ((tensor.double() + noise).nan_to_num(0.0, 0.0, 0.0) + noise).to(tensor.dtype)
     if tensor.dtype == torch.bool:
         return torch.rand(tensor.shape, generator=generator) < 0.5
     low, high = (int(tensor.min()), int(tensor.max())) if tensor.numel() else (0, 0)
@@ -146,7 +147,7 @@ def _alike(a: Tensor, b: Tensor) -> bool:
         return False
     if not a.dtype.is_floating_point:
         return torch.equal(a, b)
-    eps = torch.finfo(a.dtype).eps
+    eps, a, b = torch.finfo(a.dtype).eps, a.double(), b.double()
     scale = max(float(a.nan_to_num(0.0, 0.0, 0.0).abs().amax()), 1e-300) if a.numel() else 0.0
     return torch.allclose(a, b, rtol=0.0, atol=max(1e-9, 32 * eps) * scale, equal_nan=True)
 
