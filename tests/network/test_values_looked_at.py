@@ -1,5 +1,6 @@
 """Forwards that look at values without letting them decide anything."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -138,3 +139,32 @@ def test_decisions_on_values_name_the_line(looks: Any, line: str, capfd: pytest.
     with pytest.raises(ms.ReadError, match=rf"branches on the values of a tensor.*\n  at .*: .*{line}"):
         looked(Looking(looks))
     assert not any(capfd.readouterr()), "torch.export prints the graph that it has"
+
+
+class WordlessError(RuntimeError):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def wordless(h: Tensor, x: Tensor) -> None:
+    raise WordlessError
+
+
+@pytest.mark.parametrize(
+    ("looks", "said"),
+    [
+        (wordless, "a WordlessError that has no words"),
+        (lambda h, x: sys.exit(0), r"it ends the program \(SystemExit: 0\)"),
+    ],
+)
+def test_whatever_forward_raises_names_the_model(looks: Any, said: str) -> None:
+    with pytest.raises(ms.MinsharpError, match=f"Looking does not run on .*: {said}"):
+        looked(Looking(looks))
+
+
+@pytest.mark.parametrize("drops", [nn.functional.dropout, nn.functional.alpha_dropout])
+def test_dropout_of_nothing(drops: Any) -> None:
+    model = Looking(lambda h, x: drops(x[:, :1], 0.0, True), used=True)
+    assert looked(model) == pytest.approx(looked(Looking(lambda h, x: x[:, :1], used=True)), rel=1e-12)
+    with pytest.raises(ms.ReadError, match="draws random numbers"):
+        looked(Looking(lambda h, x: drops(x[:, :1], 0.5, True), used=True))

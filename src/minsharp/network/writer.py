@@ -17,6 +17,7 @@ from ..subject.inputs import describe
 from .layout import locate, one_sample, settled
 from .places import own_name, place, source, where
 
+_DROPOUTS = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout"})
 _CASTS = frozenset({"to", "_to_copy", "type_as", "copy"})
 
 
@@ -229,8 +230,9 @@ def _refuse_random(target: Any, arguments: Mapping[str, Any], node: Node) -> Non
     """Operations that draw random numbers even in eval mode."""
     seeded = isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
     idle = arguments.get("train") is False or arguments.get("training") is False or arguments.get("dropout_p") == 0.0
-    if seeded and not idle:
-        name = target.overloadpacket.__name__
+    name = target.overloadpacket.__name__ if seeded else ""
+    nothing_dropped = name in _DROPOUTS and arguments.get("p") == 0.0
+    if seeded and not idle and not nothing_dropped:
         hint = ": pass training=self.training to it" if "dropout" in name else ""
         raise ReadError(
             f"{name} in module '{place(node)}' draws random numbers, even in eval mode{hint}. A network that is "
