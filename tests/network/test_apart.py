@@ -185,6 +185,12 @@ def test_few_samples_that_are_all_the_same() -> None:
             ms.read(meeting, example)
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_words(mode: str) -> None:
+    """torch says for each word which sample it is of: that differs from batch to batch, and what comes out does not."""
+    ms.read(nn.EmbeddingBag(6, 3, mode=mode), torch.randint(6, (4, 3), generator=torch.Generator().manual_seed(0)))
+
+
 class Tokens(nn.Module):
     """Words of which only five are known."""
 

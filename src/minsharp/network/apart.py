@@ -192,9 +192,10 @@ class _Check:
                     self._compare(operation, self.graph.values[name], [values[name] for values in runs])
                 if name == self.graph.output:
                     self.finite = all(bool(values[name].isfinite().all()) for values in runs)
-            origin = self._origin(operation, run.known)
-            if origin is not None:
-                self.met.update((name, origin) for name in operation.outputs if name in self.graph.values)
+            for name in operation.outputs:
+                origin = self._origin(operation, name, run.known) if name in self.graph.values else None
+                if origin is not None:
+                    self.met[name] = origin
 
     def _compare(self, operation: Operation, value: Value, made: list[Tensor]) -> None:
         first = self._by_sample(value, made[0], 0)
@@ -207,23 +208,23 @@ class _Check:
         if value.samples is not None and not told_apart(first):
             self.uniform.add(value.name)
 
-    def _origin(self, operation: Operation, known: list[dict[str, Any]]) -> Operation | None:
-        """Where samples met that an operation's results may depend on; none where each depends on its own."""
+    def _origin(self, operation: Operation, name: str, known: list[dict[str, Any]]) -> Operation | None:
+        """Where samples met that one of an operation's results may depend on; none where each depends on its own."""
         ignored = row(operation).ignores
         behind = [self.met[v] for slot, v in operation.reads if v in self.met and slot.argument not in ignored]
-        meets = any(name in self.suspects for name in operation.outputs)
-        if not meets and not self.sized.isdisjoint(operation.outputs):
-            meets = self._is_uneven(operation)
+        meets = name in self.suspects
+        if not meets and name in self.sized:
+            meets = self._is_uneven(name)
         elif not meets and behind:
-            meets = self._alone(operation, known).one_by_one()
+            meets = self._alone(operation, known).one_by_one(name)
         elif not meets and needs_trial(self.graph, operation, self.uniform):
-            meets = self._alone(operation, known).mixes()
+            meets = self._alone(operation, known).mixes(name)
         return next(iter(behind), operation) if meets else None
 
-    def _is_uneven(self, operation: Operation) -> bool:
+    def _is_uneven(self, name: str) -> bool:
         if self.uneven is None:
             self.uneven = uneven(self.graph, self.network.state(), self.sized)
-        return not self.uneven.isdisjoint(operation.outputs)
+        return name in self.uneven
 
     def _alone(self, operation: Operation, known: list[dict[str, Any]]) -> Alone:
         return Alone(self.graph, operation, self.batches, known, self.wide)

@@ -56,16 +56,16 @@ class Alone:
         self.known = [{name: _on_cpu(value) for name, value in known.items()} for known in bound]
         """What goes in by name, batch by batch."""
 
-    def one_by_one(self) -> bool:
-        """Whether samples stay apart, if those that go in are what the first batch makes of them.
+    def one_by_one(self, result: str) -> bool:
+        """Whether samples stay apart in a result, if those that go in are what the first batch makes of them.
 
         An index that names places of the batch fails then, or takes other samples: it does not treat them one by one.
         """
-        return self._apart(self.known[0]) is True
+        return self._apart(result, self.known[0]) is True
 
-    def mixes(self) -> bool:
-        """Whether samples meet for some values that might go in."""
-        return any(self._apart({**self.known[0], **drawn}) is False for drawn in self._draws())
+    def mixes(self, result: str) -> bool:
+        """Whether samples meet in a result for some values that might go in."""
+        return any(self._apart(result, {**self.known[0], **drawn}) is False for drawn in self._draws())
 
     def _draws(self) -> Iterator[dict[str, Tensor]]:
         """Other values for what differs from sample to sample."""
@@ -85,22 +85,23 @@ class Alone:
         samples, n = self._samples(name), len(self.batches[0])
         if samples is None or tensor.dtype.is_floating_point or not tensor.numel():
             return tensor
-        low, high = int(tensor.min()), int(tensor.max())
+        low, high = (0, 1) if tensor.dtype == torch.bool else (int(tensor.min()), int(tensor.max()))
         high = high + (low == high)
-        result = torch.full_like(tensor, bool(not odd) if tensor.dtype == torch.bool else (low if odd else high))
+        result = torch.full_like(tensor, low if odd else high)
         places = torch.arange(samples.outer * n * samples.inner).view(samples.outer, n, samples.inner)
         result.index_fill_(samples.axis, places[:, _ODD].flatten(), high if odd else low)
         return result
 
-    def _apart(self, first: Mapping[str, Any]) -> bool | None:
+    def _apart(self, result: str, first: Mapping[str, Any]) -> bool | None:
         """Whether samples that go in alike come out alike in every batch; unknown where the operation fails."""
-        expected: list[Any] = []
+        samples, expected = self._samples(result), None
+        if samples is None:
+            return True
         try:
             for k, batch in enumerate(self.batches):
-                made = self._made(first, k)
-                parts = [self._by_sample(name, made[name], len(batch)) for name in self.operation.outputs]
-                expected = expected or parts
-                if not all(_alike(a[list(batch)], b) for a, b in zip(expected, parts, strict=True) if b is not None):
+                made = samples.split(self._made(first, k)[result], len(batch))
+                expected = made if expected is None else expected
+                if not _alike(expected[list(batch)], made):
                     return False
         except _FAILURES:
             return None
@@ -118,10 +119,6 @@ class Alone:
             given = self.operation.bind(known)
             store(made, self.operation, called(self.operation, with_double_types(given) if self.wide else given))
         return made
-
-    def _by_sample(self, name: str, tensor: Any, n: int) -> Tensor | None:
-        samples = self._samples(name)
-        return None if samples is None else samples.split(tensor, n)
 
 
 def _on_cpu(value: Any) -> Any:
