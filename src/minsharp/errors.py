@@ -3,6 +3,19 @@
 from .text import printable_lines
 
 
+def words_of(error: BaseException) -> str:
+    """The text of an error, whatever its class makes of it; of one that ends the program, what it is.
+
+    >>> words_of(ValueError("no")), words_of(SystemExit(0))
+    ('no', 'it ends the program (SystemExit: 0)')
+    """
+    try:
+        text = str(error)
+    except Exception:
+        return f"a {type(error).__name__} that has no words"
+    return f"it ends the program (SystemExit: {text})" if isinstance(error, SystemExit) else text
+
+
 class MinsharpError(Exception):
     """The parent of every error that minsharp raises on purpose; names in its text are made printable."""
 

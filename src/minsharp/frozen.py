@@ -64,19 +64,44 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-class Copied:
-    """A field that holds a tensor and hands out copies of it."""
+class Handed:
+    """A field that holds tensors, in a mapping or a tuple or not, and hands out copies: `held` is the way to them."""
+
+    def __init__(self, default: Any = ...) -> None:
+        self._default = default
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = f"_{name}"
 
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
-            raise AttributeError("a field without a default")
-        return instance.__dict__[self._name].clone()
+            if self._default is ...:
+                raise AttributeError("a field without a default")
+            return self._default
+        return _copied(instance.__dict__[self._name])
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        instance.__dict__[self._name] = frozen(value)
+
+
+class Copied(Handed):
+    """The same for a tensor that others may hold: it takes a copy, too."""
 
     def __set__(self, instance: Any, value: Tensor) -> None:
         instance.__dict__[self._name] = value.detach().clone()
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, tuple):
+        return tuple(map(_copied, value))
+    return FrozenDict({name: _copied(item) for name, item in value.items()}) if isinstance(value, Mapping) else value
+
+
+def held(record: Any, name: str) -> Any:
+    """What a field that hands out copies holds: to be read, never written."""
+    return record.__dict__[f"_{name}"]
 
 
 def frozen(value: Any) -> Any:

@@ -212,3 +212,18 @@ def test_a_checkpoint_as_people_save_it(tmp_path: Path, data: Path, capsys: Capt
     refused(capsys, options, "more than once: 'state_dict' and 'state_dict_ema'")
     assert total(capsys, *options[1:], "--weights-key", "state_dict_ema") == ms.hessian_trace(net(5, seed=2), X).total
     refused(capsys, [*options[:-2], "--weights-key", "ema"], "--weights-key ema: of which file")
+
+
+class WordlessError(RuntimeError):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def wordless() -> nn.Module:
+    raise WordlessError
+
+
+def test_a_factory_whose_error_cannot_be_printed(tmp_path: Path, capsys: Capture) -> None:
+    data = save_data(X, Y, tmp_path / "data.npz")
+    assert run(["measure", f"{HERE}wordless", "--data", str(data)]) == 2
+    assert "wordless' could not be called without arguments" in capsys.readouterr().err

@@ -15,6 +15,8 @@ from .losses import Loss
 from .pieces import PIECES
 from .program import IMPORTS, PARTS, Given, Program, Step
 
+FIRST = 5
+"""Samples of most cases; the others have more, and an odd one at the end."""
 PART_NAMES = re.findall(r"^(?:class|def) (\w+)", PARTS, re.MULTILINE)
 BY_KIND = {kind: [p for p in PIECES if p.kind == kind] for kind in ("layer", "linear", "bent", "odd", "forbidden")}
 
@@ -56,6 +58,8 @@ class Case:
         """Inputs for n samples, in the form that forward takes."""
         generator = torch.Generator().manual_seed(1000 * self.seed + draw)
         tensors = [g.draw(n or self.samples, generator) for g in self.program.given]
+        if self.samples > FIRST:
+            tensors = [_odd_at_the_end(t) for t in tensors]
         if self.seed % 7 == 0:
             tensors = [_strided(t) for t in tensors]
         if self.program.form == "plain":
@@ -76,6 +80,13 @@ class Case:
             result = model(*inputs)
         outputs: Tensor = result["logits"] if isinstance(result, dict) else result
         return outputs
+
+
+def _odd_at_the_end(tensor: Tensor) -> Tensor:
+    """The last sample has a number like no other: what it does to others, the first samples do not show."""
+    if tensor.dtype.is_floating_point and len(tensor) > FIRST:
+        tensor[-1].view(-1)[0] = 5.0
+    return tensor
 
 
 def _strided(tensor: Tensor) -> Tensor:
@@ -185,7 +196,8 @@ def _case(seed: int, rng: random.Random) -> Case:
     wrapper = rng.choice([""] * 16 + ["compile", "DataParallel"])
     returns = rng.choice(["{}"] * 20 + ['{{"logits": {0}, "features": x}}'])
     made = Program(seed, d.given, tuple(d.steps), form, wrapper, frozenset(d.tags), tuple(d.frozen), returns)
-    return Case(made, loss, rng.randint(1, 5), loss.optional and rng.random() < 0.5)
+    samples = rng.randint(1, FIRST) if seed % 5 else rng.randint(FIRST + 2, FIRST + 4)
+    return Case(made, loss, samples, loss.optional and rng.random() < 0.5)
 
 
 def drafted(seed: int, rng: random.Random) -> Draft:

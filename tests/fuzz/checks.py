@@ -20,6 +20,8 @@ from .dense import Dense
 from .outcome import Outcome, legitimate
 from .state import same, snapshot, spread, unwrapped
 
+WRITES = frozenset({"fill", "zero", "copy", "masked_fill", "select_scatter", "slice_scatter"})
+"""What writes in place become: piecewise linear, whatever is written."""
 Scope = Literal["layer", "neuron"]
 SCOPES: tuple[Scope, ...] = ("layer", "neuron")
 
@@ -300,6 +302,10 @@ class Examiner:
     def _exactness(self) -> None:
         claimed = {name: bool(e) for name, e in self.net.exactness.items()}
         self.outcome.parameters, self.outcome.exact = len(claimed), sum(claimed.values())
+        for name, exactness in self.net.exactness.items():
+            if exactness.blame is not None:
+                word = exactness.blame.name
+                self.expect(word not in WRITES, "false refusal", f"{name}: {word} is called not piecewise linear")
         exact = [name for name in self.diagonals if claimed.get(name)]
         self._hessian_blocks(exact)
         measured = [name for name in self.diagonals if name in claimed]

@@ -44,3 +44,26 @@ def test_relative_flatness_where_it_cannot_be() -> None:
     tied[1].weight = tied[0].weight
     with pytest.raises(ms.InputError, match=r"is shared: \['0\.weight', '1\.weight'\]"):
         relative_flatness(tied, torch.randn(2, 3))
+
+
+class Idle(nn.Module):
+    """A layer that forward does not use comes last, as a head of another task does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.head, self.idle = nn.Linear(6, 5), nn.Linear(5, 3), nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.a(x).relu())
+        return out
+
+
+def test_a_layer_that_forward_does_not_use() -> None:
+    model, x = Idle().double(), torch.randn(4, 6, dtype=torch.float64)
+    score = relative_flatness(model, x)
+    assert score.details["layer"] == "head"
+    assert score.value == relative_flatness(ms.read(model, x), x).value == relative_flatness(model, iter([x])).value
+    with pytest.raises(
+        ms.InputError, match=r"layer='idle': forward does not use its weight\. It uses those of \['a', "
+    ):
+        relative_flatness(model, x, layer="idle")

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
+from minsharp.measures.verify import _order
+from minsharp.subject.batches import Batch
 from tests.support.zoo import BY_NAME, ZOO, Entry, network
 
 
@@ -21,7 +23,7 @@ def test_the_zoo_holds(entry: Entry, scope: Any) -> None:
     verification = ms.verify(model, data, result)
     assert verification.holds, verification
     exact = sum(result.exact.values())
-    assert len(verification.checks) == 5 + exact
+    assert len(verification.checks) == 6 + exact
 
 
 PRECISIONS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -390,3 +392,29 @@ def test_the_hessian_of_a_smooth_network_by_an_estimate() -> None:
     wrong = x, model(x).topk(2).indices[:, 1]
     with pytest.raises(ms.InputError, match=r"that one scale moves is -.*expected none negative"):
         ms.minimum_sharpness(model, ms.hessian_diagonal(model, wrong, tolerance=0.05), scope="layer")
+
+
+class Meets(nn.Module):
+    """A network whose samples meet after it has been read, as a kernel that torch.export cannot look into may do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head, self.meets = nn.Linear(6, 6), nn.Linear(6, 3), False
+
+    def forward(self, x: Tensor) -> Tensor:
+        rare = (x.flip(0) > 3).any(1, keepdim=True) if self.meets else 0
+        out: Tensor = self.head(self.layer(x).relu() * (1 + rare))
+        return out
+
+
+def test_samples_that_meet_in_the_data_fail() -> None:
+    x = torch.randn(12, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64).clamp(-2, 2)
+    x[8, 0] = 5
+    model = Meets().double()
+    network = ms.read(model, x)
+    result = ms.minimum_sharpness(network, x, curvature="ggn")
+    assert ms.verify(network, x, result).holds
+    batch = Batch(x, None)
+    assert _order(model, batch) < 1e-12
+    model.meets = True
+    assert _order(model, batch) > 1e-2

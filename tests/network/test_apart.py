@@ -104,6 +104,13 @@ def winner(m: Any, x: Tensor) -> Any:
     return m.head(h * (h == h.amax(1, keepdim=True)))
 
 
+def pieces(m: Any, x: Tensor) -> Tensor:
+    made = torch.empty(x.shape[0], 6, dtype=D)
+    made[:, :3] = m.a(x)[:, :3]
+    made[:, 3:] = x[:, 3:]
+    return made
+
+
 APART: dict[str, Callable[[Any, Tensor], Any]] = {
     "indexed by place": lambda m, x: m.head(
         m.a(x).view(-1, 2, 3)[torch.arange(x.shape[0]), (x[:, 0] > 0).long()].repeat(1, 2)
@@ -118,6 +125,17 @@ APART: dict[str, Callable[[Any, Tensor], Any]] = {
     "zero": lambda m, x: m.head(m.a(x) - m.a(x) + m.b(x)),
     "other strides": lambda m, x: m.head(m.a(x).view(-1, 2, 3).transpose(1, 2).contiguous().view(-1, 6)),
     "bits": lambda m, x: m.head(m.a(x) * (x.view(torch.int64) % 2).to(D)),
+    "there and back": lambda m, x: m.head(m.a(x.flip(0).flip(0))),
+    "a flat index": lambda m, x: m.head(
+        m.a(x).view(-1, 3)[torch.arange(x.shape[0]) * 2 + (x[:, 0] > 0).long()].repeat(1, 2)
+    ),
+    "places that do not count": lambda m, x: m.head(m.a(x) * (torch.arange(x.shape[0]).unsqueeze(1) * 0 + 1)),
+    "put where it belongs": lambda m, x: m.head(
+        m.a(x)
+        * torch.zeros(x.shape[0], 6, dtype=D).index_put((torch.arange(x.shape[0]), (x[:, 0] > 0).long()), x[:, 1])
+    ),
+    "filled piece by piece": lambda m, x: m.head(pieces(m, x)),
+    "a flag that is never up": lambda m, x: m.head(m.a(x).masked_fill((x > 30).any(1, keepdim=True), 0.0)),
 }
 
 
@@ -167,6 +185,12 @@ def test_few_samples_that_are_all_the_same() -> None:
             ms.read(meeting, example)
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_words(mode: str) -> None:
+    """torch says for each word which sample it is of: that differs from batch to batch, and what comes out does not."""
+    ms.read(nn.EmbeddingBag(6, 3, mode=mode), torch.randint(6, (4, 3), generator=torch.Generator().manual_seed(0)))
+
+
 class Tokens(nn.Module):
     """Words of which only five are known."""
 
@@ -214,3 +238,46 @@ def rounded(m: Any, x: Tensor) -> Any:
 def test_derivatives_that_are_not_those_of_the_operations(function: Callable[[Any, Tensor], Any]) -> None:
     with pytest.raises(ms.ReadError, match=r"in 'a\.weight' that autograd takes is not that of the operations"):
         ms.read(Own(function), X)
+
+
+def beside(other: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Any]:
+    """A layer times one and what other samples, or the place in the batch, make of a sample: (n, 1)."""
+    return lambda m, x: m.head(m.a(x).relu() * (1 + other(x)))
+
+
+HIDDEN: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
+    "any": (beside(lambda x: (x.flip(0) > 30).any(1, keepdim=True)), "flip"),
+    "relu": (beside(lambda x: (x.roll(1, 0) - 25).relu().sum(1, keepdim=True)), "roll"),
+    "cummax": (beside(lambda x: (x.cummax(0)[0] - 25).relu()), "cummax"),
+    "truth values": (beside(lambda x: (x > 30).flip(0)), "flip"),
+    "counted": (beside(lambda x: (x > 30).cumsum(0)), "cumsum"),
+    "sorted": (beside(lambda x: (x - 25).relu().sort(0)[0]), "sort"),
+    "of a layer": (lambda m, x: m.head(m.a(x) * (1 + (m.a(x) > 50).flip(0))), "flip"),
+    "a late place": (beside(lambda x: (torch.arange(x.shape[0]) > 100).unsqueeze(1)), "arange"),
+    "a late place of a sample": (beside(lambda x: torch.arange(x.shape[0]).unsqueeze(1) > 100 + x), "arange"),
+    "at the outputs": (lambda m, x: plain(m, x) + (x.flip(0) > 30).any(1, keepdim=True), "flip"),
+    "in a table": (lambda m, x: plain(m, x) + m.buffer[(x.flip(0) > 30).any(1).long()].unsqueeze(1), "flip"),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_samples_that_meet_for_other_numbers(name: str) -> None:
+    """Not for those that the network is read with: what the data hold later must not change what was claimed."""
+    function, operation = HIDDEN[name]
+    with pytest.raises(ms.ReadError, match=rf"It starts at {operation} in the model's forward"):
+        ms.read(Own(function), X)
+
+
+def test_whole_numbers_that_meet_for_others() -> None:
+    class Near(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.head = nn.Embedding(9, 6), nn.Linear(6, 3)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            near = (ids.roll(1, 0) == 7).any(1, keepdim=True)
+            out: Tensor = self.head(self.words(ids).mean(1) * (1 + near))
+            return out
+
+    with pytest.raises(ms.ReadError, match="roll in the model's forward"):
+        ms.read(Near(), torch.zeros(12, 4, dtype=torch.long))

@@ -37,7 +37,7 @@ MEETING: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", MEETING)
 def test_samples_that_meet_in_derivatives_alone_are_refused(name: str) -> None:
     x = torch.randn(4, 3, dtype=torch.float64)
-    with pytest.raises(ms.ReadError, match="mixes the samples"):
+    with pytest.raises(ms.ReadError, match=r"mixes the samples|It starts at"):
         ms.read(_Saturated(MEETING[name]), x)
 
 

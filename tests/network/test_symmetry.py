@@ -215,3 +215,35 @@ def test_forms_solve_their_equations() -> None:
     assert set(forms.reasons(int(c))) <= {"first", "second", "third"}
     assert int(forms.equate(torch.tensor(ANY), b, "nothing")) == int(b)
     assert int(forms.combine(torch.tensor(ANY), b)) == ANY
+
+
+@pytest.mark.parametrize("coarse", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("cast", ["to", "type_as", "copy"])
+def test_casts_to_few_bits_pin(coarse: torch.dtype, cast: str) -> None:
+    """Steps of a tenth are no rounding: what is scaled before them comes out as another number."""
+
+    class Coarse(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.a(x).relu()
+            if cast == "copy":
+                few = torch.empty(h.shape, dtype=coarse).copy_(h)
+            else:
+                few = h.to(coarse) if cast == "to" else h.type_as(x.to(coarse))
+            out: Tensor = self.head(few.to(x.dtype))
+            return out
+
+    model, x = Coarse().double(), torch.randn(5, 6, dtype=torch.float64)
+    network = ms.read(model, x)
+    assert {name: bool(e) for name, e in network.exactness.items()} == {
+        "a.weight": False,
+        "a.bias": False,
+        "head.weight": True,
+        "head.bias": True,
+    }
+    group = ms.symmetries(network, x, "neuron")
+    moved = ms.rescale(model, group.random(1, spread=4))
+    assert torch.allclose(moved(x), model(x), rtol=1e-12)

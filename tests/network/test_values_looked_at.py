@@ -1,5 +1,7 @@
 """Forwards that look at values without letting them decide anything."""
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -61,5 +63,108 @@ def test_a_mask_that_torch_looks_into() -> None:
 
 def test_an_assertion_on_values() -> None:
     assert trace(Asserting()) > 0
-    with pytest.raises(ms.ReadError, match="mixes the samples"):
+    with pytest.raises(ms.ReadError, match="item in the model's forward"):
         trace(Counting())
+
+
+UNUSED: dict[str, Callable[[Any, Tensor], Any]] = {
+    "a number": lambda h, x: x.sum().item(),
+    "numbers": lambda h, x: x[:1, 0].tolist(),
+    "a whole number": lambda h, x: x.argmax().item(),
+    "a number of a layer": lambda h, x: h.std().item(),
+    "places": lambda h, x: torch.nonzero(x),
+    "a mask": lambda h, x: x[x > 0],
+    "a mask of a layer": lambda h, x: h[h > 0].mean(),
+    "different ones": lambda h, x: torch.unique(x),
+}
+
+
+class Looking(nn.Module):
+    """Computes something, and forgets it; or multiplies the outputs by it."""
+
+    def __init__(self, looks: Callable[[Any, Tensor], Any], used: bool = False) -> None:
+        super().__init__()
+        self.layer, self.head, self.looks, self.used = nn.Linear(6, 5), nn.Linear(5, 3), looks, used
+        self.register_buffer("scale", torch.tensor([0.5, 1.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.layer(x).relu()
+        found = self.looks(h, x)
+        out: Tensor = self.head(h)
+        return out * found if self.used else out
+
+
+def looked(model: nn.Module) -> float:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for parameter in model.parameters():
+            nn.init.normal_(parameter)
+        return ms.hessian_trace(model.double(), torch.randn(6, 6, dtype=torch.float64)).total
+
+
+@pytest.mark.parametrize("name", UNUSED)
+def test_what_nothing_uses_is_not_refused(name: str) -> None:
+    assert looked(Looking(UNUSED[name])) == looked(Looking(lambda h, x: None))
+
+
+@pytest.mark.parametrize("name", ["a number", "a whole number", "a number of a layer"])
+def test_a_number_of_the_inputs_is_named(name: str) -> None:
+    with pytest.raises(ms.ReadError, match=r"item in the model's forward \(found = self\.looks"):
+        looked(Looking(UNUSED[name], used=True))
+
+
+def test_a_number_of_parameters_is_named() -> None:
+    model = Looking(lambda h, x: 0, used=True)
+    model.looks = lambda h, x: model.layer.bias.sum().item()
+    with pytest.raises(ms.ReadError, match=r"item in .* makes a Python number of parameters"):
+        looked(model)
+
+
+def test_a_number_of_buffers_is_a_number() -> None:
+    model = Looking(lambda h, x: 0, used=True)
+    model.looks = lambda h, x: model.scale.sum().item()  # type: ignore[operator]
+    assert looked(model) == pytest.approx(looked(Looking(lambda h, x: 1.5, used=True)), rel=1e-12)
+
+
+def decided(h: Tensor, x: Tensor) -> None:
+    if torch.isnan(x).any():
+        raise ValueError("NaN")
+
+
+@pytest.mark.parametrize(
+    ("looks", "line"),
+    [(lambda h, x: int(x.argmax()), r"int\(x\.argmax\(\)\)"), (decided, r"if torch\.isnan\(x\)\.any\(\):")],
+)
+def test_decisions_on_values_name_the_line(looks: Any, line: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ms.ReadError, match=rf"branches on the values of a tensor.*\n  at .*: .*{line}"):
+        looked(Looking(looks))
+    assert not any(capfd.readouterr()), "torch.export prints the graph that it has"
+
+
+class WordlessError(RuntimeError):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def wordless(h: Tensor, x: Tensor) -> None:
+    raise WordlessError
+
+
+@pytest.mark.parametrize(
+    ("looks", "said"),
+    [
+        (wordless, "a WordlessError that has no words"),
+        (lambda h, x: sys.exit(0), r"it ends the program \(SystemExit: 0\)"),
+    ],
+)
+def test_whatever_forward_raises_names_the_model(looks: Any, said: str) -> None:
+    with pytest.raises(ms.MinsharpError, match=f"Looking does not run on .*: {said}"):
+        looked(Looking(looks))
+
+
+@pytest.mark.parametrize("drops", [nn.functional.dropout, nn.functional.alpha_dropout])
+def test_dropout_of_nothing(drops: Any) -> None:
+    model = Looking(lambda h, x: drops(x[:, :1], 0.0, True), used=True)
+    assert looked(model) == pytest.approx(looked(Looking(lambda h, x: x[:, :1], used=True)), rel=1e-12)
+    with pytest.raises(ms.ReadError, match="draws random numbers"):
+        looked(Looking(lambda h, x: drops(x[:, :1], 0.5, True), used=True))

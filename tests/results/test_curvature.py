@@ -6,16 +6,16 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import minsharp as ms
-from minsharp.graph.records import Operation
+from minsharp.graph.records import Graph, Operation
 from minsharp.measures.pacgen import pacgen
 
 
@@ -129,6 +129,33 @@ def test_results_stay_as_they_are(model: nn.Module) -> None:
             with pytest.raises(TypeError, match="a result cannot be changed"):
                 mapping.clear()
             assert json.loads(json.dumps(list(mapping))) == list(mapping)
+
+
+def tensors_of(thing: Any, depth: int = 6) -> Iterator[Tensor]:
+    """Every tensor that a result holds or hands out, through fields, properties, mappings and lists."""
+    if isinstance(thing, Tensor):
+        yield thing
+    elif depth and isinstance(thing, Mapping | list | tuple):
+        for item in thing.values() if isinstance(thing, Mapping) else thing:
+            yield from tensors_of(item, depth - 1)
+    if depth and dataclasses.is_dataclass(thing) and not isinstance(thing, type | Graph | ms.Network):
+        kind = type(thing)
+        shown = [n for n in dir(kind) if isinstance(getattr(kind, n, None), property) and not n.startswith("_")]
+        for name in {*(f.name for f in dataclasses.fields(thing) if f.name != "graph"), *shown} - {"held"}:
+            yield from tensors_of(getattr(thing, name), depth - 1)
+
+
+def test_writing_into_what_is_handed_out_changes_nothing(model: nn.Module) -> None:
+    for name, result in every_result(model).items():
+        if name == "Network":
+            continue
+        before = [tensor.clone() for tensor in tensors_of(result)]
+        for tensor in tensors_of(result):
+            with torch.no_grad():
+                tensor.copy_(tensor + 1)  # whole numbers and truth values too
+        assert all(map(torch.equal, before, tensors_of(result))), name
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            result.foo = 1
 
 
 def test_numbers_handed_out_are_copies() -> None:

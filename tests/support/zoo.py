@@ -305,6 +305,25 @@ class Arithmetic(nn.Module):
         return (lifted + self.over / 3 + self.over * x.mean(1)).t()
 
 
+class Filled(nn.Module):
+    """Columns set to numbers, some of which are parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.numbers, self.head = nn.Linear(6, 6), nn.Parameter(torch.rand(2)), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x)
+        y[:, 0] = 0
+        y[:, 1] = 0.5
+        y[:, 2] = self.numbers[0]
+        y[:, 3].fill_(self.numbers[1])
+        y[:, 4].zero_()
+        y[:, 5].copy_(x[:, 1])
+        out: Tensor = self.head(y.relu())
+        return out
+
+
 class Written(nn.Module):
     """Writes into parts of a tensor, and reads what it wrote over."""
 
@@ -679,6 +698,7 @@ ZOO: list[Entry] = [
     Entry("gated", Gated, _normal(6), inexact=frozenset({"value.weight", "value.bias"})),
     Entry("arithmetic", Arithmetic, _normal(3)),
     Entry("written", Written, _normal(6)),
+    Entry("filled", Filled, _normal(6)),
     Entry("upsampled", Upsampled, _normal(1, 2, 2), classes=3, positions=(2, 2)),
     Entry(
         "last_state",

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import InputError
+from ..errors import InputError, words_of
 from ..files import is_file
 from ..io.pt2 import load_pt2
 from ..io.weights import PICKLED, load_weights
@@ -162,6 +162,6 @@ def _asked(trouble: str) -> Iterator[None]:
     except (KeyboardInterrupt, InputError):
         raise
     except ImportError as error:
-        raise InputError(f"{trouble}: {error}") from error
+        raise InputError(f"{trouble}: {words_of(error)}") from error
     except BaseException as error:
-        raise InputError(f"{trouble}: {type(error).__name__}: {error}") from error
+        raise InputError(f"{trouble}: {type(error).__name__}: {words_of(error)}") from error

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..errors import ReadError
+from ..errors import ReadError, words_of
 from ..graph.records import DEVICE, Operation
 from ..network.network import Network
 from ..subject.modes import LOCK
@@ -34,7 +34,7 @@ def twice_refused(network: Network, values: dict[str, Any], error: RuntimeError)
             break
         with torch.no_grad():
             operation.run(values)
-    cause = next(iter(str(error).splitlines()), "no message")
+    cause = next(iter(words_of(error).splitlines()), "no message")
     return ReadError(
         f"torch cannot differentiate {culprit} twice, which the Hessian beyond the Gauss-Newton matrix needs: {cause} "
         'Ask for the Gauss-Newton matrix: curvature="ggn"'

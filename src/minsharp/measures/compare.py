@@ -14,7 +14,7 @@ from torch import nn
 
 from ..curvature.gram import hessian_grams
 from ..curvature.hessian import check_tolerance, hessian_diagonal, hessian_trace
-from ..errors import InputError
+from ..errors import InputError, words_of
 from ..losses import Criterion
 from ..network.network import Network
 from ..network.reader import read
@@ -321,7 +321,7 @@ def _row(measure: Measure, subject: Subject, others: list[Subject], advance: Cal
 
 
 def _reason(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
+    text = words_of(error).strip() or type(error).__name__
     return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
 
 

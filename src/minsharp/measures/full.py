@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..curvature.gram import hessian_grams
 from ..errors import InputError
+from ..frozen import Handed, held
 from ..losses import Criterion
 from ..network.network import Network
 from ..network.symmetry import FullSymmetries, Transformation, tried_group
@@ -36,12 +37,12 @@ class FullMinimumSharpness(MinimumSharpness):
     """
 
     symmetries: FullSymmetries = field(repr=False)
-    matrices: tuple[Tensor, ...] = field(default=(), repr=False)
+    matrices: tuple[Tensor, ...] = Handed(())  # type: ignore[assignment]
 
     @property
     def scales(self) -> Transformation:
         """Factors for layers, and the matrix of every frame; tensors of their own each time."""
-        return self.symmetries.transformation(self.z, [matrix.clone() for matrix in self.matrices])
+        return self.symmetries.transformation(self.z, [matrix.clone() for matrix in held(self, "matrices")])
 
     @property
     def unknowns(self) -> int:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..curvature.hessian import hessian_diagonal, hessian_trace
 from ..errors import InputError
-from ..frozen import Copied, Frozen
+from ..frozen import Copied, Frozen, held
 from ..graph.records import Graph
 from ..losses import Criterion
 from ..network.network import Network
@@ -118,7 +118,7 @@ class MinimumSharpness(Frozen, Saved):
     def check_whole(self) -> None:
         """The scales can be made, and speak of the parameters that were measured."""
         group = self.symmetries
-        entries = sum(e.plus.numel() + e.minus.numel() for e in group.exponents.values())
+        entries = sum(held(e, "plus").numel() + held(e, "minus").numel() for e in group.exponents.values())
         if not group.nodes.count <= entries or self.z.shape != (self.unknowns,):
             raise ValueError(f"its group of {group.dimension} numbers does not fit the {self.z.numel()} that it holds")
         if not set(self.by_parameter) == set(self.before) == set(self.exact) <= set(group.exponents):
@@ -247,7 +247,7 @@ def _fits(graph: Graph, module: nn.Module, measured: Curvature | Grams) -> bool:
     read = {name: graph.values[name].shape for name in graph.parameters}
     if not read.items() <= held.items() or not set(measured.exact) <= set(read):
         return False
-    blocks = measured.sum.sums.items() if isinstance(measured, Diagonal) else ()
+    blocks = measured.sum.held.items() if isinstance(measured, Diagonal) else ()
     return all(tuple(block.shape) == read[name] for name, block in blocks)
 
 

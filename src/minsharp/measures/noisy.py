@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..frozen import held
 from ..network.symmetry import Symmetries
 from .noise import Biases, Noise, is_noisy, weighed
 from .outcome import finite_exp
@@ -75,7 +76,7 @@ def _exponents(symmetries: Symmetries, plus: Any, minus: Any) -> Any:
     import scipy.sparse
 
     nodes = symmetries.nodes
-    entries = nodes.coefficient.numpy(), (nodes.form.numpy(), nodes.number.numpy())
+    entries = held(nodes, "coefficient").numpy(), (held(nodes, "form").numpy(), held(nodes, "number").numpy())
     N = scipy.sparse.csr_array(entries, shape=(nodes.count, max(symmetries.dimension, 1)))
     A = N[plus] - N[minus]
     A.eliminate_zeros()
@@ -104,7 +105,7 @@ def _entries(
     parts, groups = [], 0
     for i, (name, block) in enumerate(blocks.items()):
         exponent = symmetries.exponents[name]
-        plus, minus = torch.broadcast_tensors(exponent.plus, exponent.minus)
+        plus, minus = torch.broadcast_tensors(held(exponent, "plus"), held(exponent, "minus"))
         ones = [1] * (block.dim() - plus.dim())
         plus, minus = plus.reshape(*ones, *plus.shape), minus.reshape(*ones, *minus.shape)
         channels = len(block) if noise == "max-per-channel" and block.dim() > 1 else 1

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, NegativeError
+from ..frozen import held
 from ..network.rescalings import narrow
 from ..network.symmetry import Scope, Symmetries
 from ..results.curvature import Diagonal, Trace
@@ -49,7 +50,7 @@ def program(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, 
     c, plus, minus, owner = _terms(blocks, symmetries)
     nodes = symmetries.nodes
     N = scipy.sparse.csr_array(
-        (nodes.coefficient.numpy(), (nodes.form.numpy(), nodes.number.numpy())),
+        (held(nodes, "coefficient").numpy(), (held(nodes, "form").numpy(), held(nodes, "number").numpy())),
         shape=(nodes.count, symmetries.dimension),
     )
     A = N[plus] - N[minus] if symmetries.dimension else scipy.sparse.csr_array((len(c), 0))
@@ -63,7 +64,7 @@ def _terms(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, .
     parts = []
     for i, (name, block) in enumerate(blocks.items()):
         exponent = symmetries.exponents[name]
-        terms = _none_negative(name, *_together(block, exponent.plus, exponent.minus), symmetries)
+        terms = _none_negative(name, *_together(block, held(exponent, "plus"), held(exponent, "minus")), symmetries)
         parts.append((*terms, torch.full((len(terms[0]),), i)))
     return tuple(torch.cat(column).numpy() for column in zip(*parts, strict=True))
 
@@ -95,7 +96,7 @@ def _none_negative(
     if not bool((c < 0).any()):
         return c, plus, minus
     free = torch.zeros(symmetries.nodes.count, dtype=torch.bool)
-    free[symmetries.nodes.form[symmetries.nodes.coefficient != 0]] = True
+    free[held(symmetries.nodes, "form")[held(symmetries.nodes, "coefficient") != 0]] = True
     pairs = torch.stack([torch.where(free[n], n, -1) for n in (plus, minus)])
     pairs[:, pairs[0] == pairs[1]] = -1
     shared, which = pairs.unique(dim=1, return_inverse=True)

@@ -1,5 +1,7 @@
 """Relative flatness of one layer."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 
@@ -7,8 +9,9 @@ from ..curvature.hessian import hessian_trace
 from ..errors import InputError
 from ..losses import Criterion
 from ..network.network import Network
+from ..network.reader import read
 from ..results.curvature import MatrixName
-from ..subject.batches import Data
+from ..subject.batches import Data, batches, first_of
 from ..subject.model import copied, parameters_of, unwrapped
 from ..subject.modes import plain_mode
 from .score import Score
@@ -40,28 +43,44 @@ def relative_flatness(
     250.0
     """
     module = unwrapped(model)
-    name = _chosen(module, layer)
+    first, stream = first_of(batches(data))
+    network = model if isinstance(model, Network) else read(module, first.inputs)
+    name = _chosen(module, layer, network)
+    data = (batch.given for batch in stream) if isinstance(data, Iterator) else data
     changed, identity = _with_identity_before(module, name)
     trace = hessian_trace(changed, data, loss, parameters=identity, curvature=curvature)
     return Score("relative_flatness", trace.total, details={"layer": name, "curvature": curvature})
 
 
-def _chosen(module: nn.Module, layer: str | None) -> str:
-    """The name of the layer; refuses one that is not a linear layer of its own."""
+def _chosen(module: nn.Module, layer: str | None, network: Network) -> str:
+    """The name of the layer; refuses one that is not a linear layer of its own, or that forward does not use."""
     linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
     if not linear:
         raise InputError("relative flatness is that of an nn.Linear, and the model holds none")
-    name = linear[-1] if layer is None else layer
+    used = [name for name in linear if _is_used(module, name, network)]
+    if layer in linear and layer not in used:
+        raise InputError(f"layer={layer!r}: forward does not use its weight. It uses those of {used}")
+    if not used:
+        raise InputError(f"relative flatness is that of an nn.Linear, and forward uses none of {linear}")
+    name = used[-1] if layer is None else layer
     if name not in linear:
         given = dict(module.named_modules()).get(name)
         what = "is not there" if given is None else f"is a {type(given).__name__}"
-        raise InputError(f"layer={name!r} {what}: expected an nn.Linear, one of layer={linear}")
+        raise InputError(f"layer={name!r} {what}: expected an nn.Linear, one of layer={used}")
     parameters = parameters_of(module)
     weight = parameters.get(f"{name}.weight" if name else "weight")  # none where it is made of others
     places = [place for place, p in parameters.items() if p is weight]
     if len(places) > 1:
         raise InputError(f"the weight of layer={name!r} is shared: {places}. Choose a layer with a weight of its own")
     return name
+
+
+def _is_used(module: nn.Module, name: str, network: Network) -> bool:
+    """Whether forward uses a layer's weight, or what a parametrization makes it of."""
+    held = dict(module.get_submodule(name).named_parameters())
+    weight = held.get("weight")
+    used = {id(parameter) for parameter in network.parameters.values()}
+    return any(id(p) in used for p in ([weight] if weight is not None else held.values()))
 
 
 def _with_identity_before(module: nn.Module, name: str) -> tuple[nn.Module, str]:

@@ -94,6 +94,7 @@ def verify(
 
     - The rescaled network has the outputs of the original, on the data and on random inputs of the same shapes: entries
       of the data in disorder, and noise up to a hundred times as large (whole numbers stay in the range of the data's).
+    - Each sample of the data has the same outputs whatever the order and the batch that it comes in.
     - Its trace, computed afresh, is the one that was promised, to the precision in which it was measured; where that
       was an estimate, to five standard errors.
     - Along random directions v inside each parameter that is claimed to be exact, v^T H v by Hessian-vector products
@@ -286,7 +287,22 @@ def _outputs_checks(
 
     fresh = [batch for batch in _draws(data[0], seed) if _runs(wide, batch)]
     more = f"and on random inputs ({len(fresh)} of {1 + len(SIZES)} draws)"
-    return [check(claim, data), *([check(more, fresh)] if fresh else [])]
+    moved = max(_order(wide, batch) for batch in data)
+    rounding = max(OUTPUTS, 100 * _largest(wide, shaken, data)) if moved > OUTPUTS else OUTPUTS
+    own = Check("each sample has its own outputs, in whatever order and batch", moved, rounding)
+    return [check(claim, data), *([check(more, fresh)] if fresh else []), own]
+
+
+def _order(module: nn.Module, batch: Batch) -> float:
+    """How far the outputs of samples move if they come the other way round, and in two batches."""
+    straight = _outputs(module, batch)
+    rows = torch.arange(len(straight) - 1, -1, -1, device=straight.device)
+    back = [_outputs(module, _part(batch, part)) for part in rows.tensor_split(2) if len(part)]
+    return _distance(straight, torch.cat(back).flip(0))
+
+
+def _part(batch: Batch, rows: Tensor) -> Batch:
+    return Batch(pytree.tree_map_only(Tensor, lambda t: t[rows], batch.inputs), None)
 
 
 def _largest(a: nn.Module, b: nn.Module, data: list[Batch]) -> float:

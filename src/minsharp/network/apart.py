@@ -3,7 +3,8 @@
 The engine takes the samples in batches of any size, in any order. So what becomes of a sample must not change with the
 other samples, with its place among them, or with their number: not at the outputs, and at no value that depends on
 parameters. Here the same samples run in batches of 5, 3 and 2, in other places and with other neighbours each time, in
-double precision.
+double precision. Where the values are all alike, or whole numbers, they do not tell: there each operation is tried by
+itself (`mixing`), and what samples met in stays so through whatever treats them one by one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,13 +17,14 @@ from torch import Tensor
 
 from ..errors import ReadError
 from ..graph.records import DEVICE, Graph, Operation, Value, store, with_double_types
-from ..operations import dependence
+from ..operations import dependence, row
+from .mixing import Alone, called, needs_trial, of_the_size_alone, told_apart, uneven
 from .network import Network
 
 FEW = 5
 """Samples that the comparison takes."""
 
-_BATCHES = ((0, 1, 2, 3, 4), (3, 0, 1), (0, 4))
+_BATCHES = ((0, 1, 2, 3, 4), (3, 0, 1), (2, 4))
 _BATCHES_OF_LARGE = ((0, 1, 2), (2, 0))
 _LARGE = 500_000  # values per sample, all activations together
 _ROUNDING = 1e-9  # of the largest number in a tensor
@@ -38,6 +40,8 @@ class _Run:
         self.state = network.state()
         self.runs: list[dict[str, Any]] = inputs
         self.seeds = seeds  # batches after the first are copies of it, moved by a rounding error
+        self.known: list[dict[str, Any]] = []
+        """What went into the last operation by name, batch by batch."""
 
     def __iter__(self) -> Iterator[tuple[Operation, list[Mapping[str, Any]]]]:
         """Each operation, and the values of each batch after it."""
@@ -46,15 +50,18 @@ class _Run:
             for _, name in operation.reads:
                 if name in self.state and name not in held:
                     held[name] = self._versions(name)
-            for k, run in enumerate(self.runs):
-                known = {name: held[name][k] if name in held else run[name] for _, name in operation.reads}
-                known[DEVICE.name] = self.state[DEVICE.name]
+            self.known = [self._reads(operation, held, k) for k in range(len(self.runs))]
+            for run, known in zip(self.runs, self.known, strict=True):
                 store(run, operation, self._called(operation, known))
             yield operation, list(self.runs)
             for name in dead:
                 held.pop(name, None)
                 for run in self.runs:
                     run.pop(name, None)
+
+    def _reads(self, operation: Operation, held: Mapping[str, list[Any]], k: int) -> dict[str, Any]:
+        known = {name: held[name][k] if name in held else self.runs[k][name] for _, name in operation.reads}
+        return {**known, DEVICE.name: self.state[DEVICE.name]}
 
     def _versions(self, name: str) -> list[Any]:
         """A tensor that the model holds, for each batch."""
@@ -63,7 +70,7 @@ class _Run:
 
     def _called(self, operation: Operation, known: Mapping[str, Any]) -> Any:
         bound = operation.bind(known)
-        made = operation.call(with_double_types(bound) if self.wide else bound)
+        made = called(operation, with_double_types(bound) if self.wide else bound)
         return [self._widened(t) for t in made] if operation.many else self._widened(made)
 
     def _widened(self, made: Any) -> Any:
@@ -151,7 +158,18 @@ class _Check:
         size = sum(v.numel for v in self.graph.values.values() if v.samples is not None)
         self.batches = _BATCHES_OF_LARGE if size > _LARGE else _BATCHES
         self.rounding = _ROUNDING if wide else 32 * self._coarsest()
-        self.suspects: list[_Suspect] = []
+        self.sized = of_the_size_alone(self.graph)
+        self.uneven: set[str] | None = None
+        self.rounded: set[str] = set()
+        """Suspects in which only rounding differs."""
+        self._start()
+
+    def _start(self) -> None:
+        self.suspects: dict[str, _Suspect] = {}
+        self.uniform: set[str] = set()
+        """Values whose samples are alike, or whole numbers: what is made of them says little of the operation."""
+        self.met: dict[str, Operation] = {}
+        """Values in which samples may have met, whether or not these numbers show it, and where they did."""
         self.finite = False
 
     def _coarsest(self) -> float:
@@ -164,14 +182,20 @@ class _Check:
         return {v.name: t[order].contiguous() for v, t in zip(self.graph.inputs, few, strict=True)}
 
     def run(self) -> None:
-        """Find the values of a sample that differ between the batches."""
+        """Find the values of a sample that differ between the batches, and those that may differ for other numbers."""
         inputs = [self._inputs(batch) for batch in self.batches]
-        for operation, runs in _Run(self.network, inputs, self.wide):
+        self.uniform.update(name for name, tensor in inputs[0].items() if not told_apart(tensor))
+        run = _Run(self.network, inputs, self.wide)
+        for operation, runs in run:
             for name in operation.outputs:
                 if name in self.graph.values:
-                    self._compare(operation, self.graph.values[name], [run[name] for run in runs])
+                    self._compare(operation, self.graph.values[name], [values[name] for values in runs])
                 if name == self.graph.output:
-                    self.finite = all(bool(run[name].isfinite().all()) for run in runs)
+                    self.finite = all(bool(values[name].isfinite().all()) for values in runs)
+            for name in operation.outputs:
+                origin = self._origin(operation, name, run.known) if name in self.graph.values else None
+                if origin is not None:
+                    self.met[name] = origin
 
     def _compare(self, operation: Operation, value: Value, made: list[Tensor]) -> None:
         first = self._by_sample(value, made[0], 0)
@@ -179,25 +203,55 @@ class _Check:
         for k, tensor in enumerate(made[1:], 1):
             expected = first if value.samples is None else first[list(self.batches[k])]
             apart = max(apart, difference(expected, self._by_sample(value, tensor, k)))
-        if apart and apart > self.rounding * largest(first):
-            self.suspects.append(_Suspect(operation, value, apart))
+        if apart and apart > self.rounding * largest(first) and value.name not in self.rounded:
+            self.suspects[value.name] = _Suspect(operation, value, apart)
+        if value.samples is not None and not told_apart(first):
+            self.uniform.add(value.name)
+
+    def _origin(self, operation: Operation, name: str, known: list[dict[str, Any]]) -> Operation | None:
+        """Where samples met that one of an operation's results may depend on; none where each depends on its own."""
+        ignored = row(operation).ignores
+        behind = [self.met[v] for slot, v in operation.reads if v in self.met and slot.argument not in ignored]
+        meets = name in self.suspects
+        if not meets and name in self.sized:
+            meets = self._is_uneven(name)
+        elif not meets and behind:
+            meets = self._alone(operation, known).one_by_one(name)
+        elif not meets and needs_trial(self.graph, operation, self.uniform):
+            meets = self._alone(operation, known).mixes(name)
+        return next(iter(behind), operation) if meets else None
+
+    def _is_uneven(self, name: str) -> bool:
+        if self.uneven is None:
+            self.uneven = uneven(self.graph, self.network.state(), self.sized)
+        return name in self.uneven
+
+    def _alone(self, operation: Operation, known: list[dict[str, Any]]) -> Alone:
+        return Alone(self.graph, operation, self.batches, known, self.wide)
 
     def _by_sample(self, value: Value, tensor: Tensor, k: int) -> Tensor:
         """Samples in front: (n, ...)."""
         return tensor if value.samples is None else value.samples.split(tensor, len(self.batches[k]))
 
     def judge(self) -> None:
-        """Refuse, unless what differs is rounding, or touches no parameter and does not reach the outputs."""
-        depends = {*dependence(self.graph, self.graph.parameters), self.graph.output}
-        if not any(s.value.name in depends for s in self.suspects):
+        """Refuse, unless what differs is rounding, or where samples met no parameter and no output comes in."""
+        if self._guilty() is None:
             return
-        noise = self._noise({s.value.name for s in self.suspects})
-        real = [s for s in self.suspects if s.apart > _SAFETY * noise[s.value.name]]
-        guilty = next((s for s in real if s.value.name in depends), None)
-        if guilty is not None:
-            behind = _ancestors(self.graph, guilty.operation)
-            blame = next(s.operation for s in real if s.operation in behind)
+        measured = {name for name in self.suspects if name not in self.sized}
+        noise = self._noise(measured)
+        self.rounded = {name for name in measured if self.suspects[name].apart <= _SAFETY * noise[name]}
+        if self.rounded:
+            self._start()
+            with torch.no_grad():
+                self.run()
+        blame = self._guilty()
+        if blame is not None:
             raise ReadError(_message(self.graph, blame))
+
+    def _guilty(self) -> Operation | None:
+        """Where samples met that a value with parameters behind it, or the outputs, may depend on."""
+        depends = {*dependence(self.graph, self.graph.parameters), self.graph.output}
+        return next((origin for name, origin in self.met.items() if name in depends), None)
 
     def _noise(self, names: set[str]) -> dict[str, float]:
         """How far values move if inputs and parameters move by a rounding error."""
@@ -234,17 +288,6 @@ def largest(tensor: Tensor) -> float:
             return size
     finite = tensor[tensor.isfinite()].double()
     return float(finite.abs().amax()) if finite.numel() else 0.0
-
-
-def _ancestors(graph: Graph, operation: Operation) -> set[Operation]:
-    """An operation with all that its arguments are made of."""
-    makers = {name: op for op in graph.operations for name in op.outputs}
-    found, waiting = {operation}, [operation]
-    while waiting:
-        behind = {makers[name] for _, name in waiting.pop().reads if name in makers}
-        waiting += behind - found
-        found |= behind
-    return found
 
 
 def _message(graph: Graph, blame: Operation) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
+from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from ..errors import ReadError
@@ -15,6 +16,7 @@ from ..subject.modes import quiet_export
 from ..subject.nodes import mutates
 from ..subject.outputs import picked
 from .layout import SIZES
+from .places import where
 from .regions import inline_regions, is_region
 from .writes import replace_writes
 
@@ -22,6 +24,9 @@ _SIZES_DIFFER = (
     "forward does different things for different batch sizes: what was read holds {} only. Measure a module that "
     "treats all batches alike"
 )
+_OF_VALUES = ("u", "zu")
+"""How torch.export's names for numbers that come from values start: whole ones, sizes among them, and others."""
+_ITEMS = frozenset({"aten.item.default", "aten._local_scalar_dense.default"})
 
 
 class _Picked(nn.Module):
@@ -77,16 +82,56 @@ def _check_batch_sizes(program: ExportedProgram) -> None:
     for condition in [guard.expr for guard in free[0].node.shape_env.guards] if free else []:
         if not all(bool(condition.subs(dict.fromkeys(condition.free_symbols, n))) for n in SIZES[1:]):
             raise ReadError(_SIZES_DIFFER.format(f"where {condition}"))
-    made = _free_sizes(node.meta.get("val") for node in program.graph.nodes)
+    live = _live(program)
+    _refuse_numbers(program, live)
+    made = _free_sizes(node.meta.get("val") for node in live)
     for symbol, bounds in program.range_constraints.items():
         if bounds.lower == bounds.upper:  # the number of entries that a constant mask picks
             continue
-        if str(symbol).startswith("u") and not any(symbol in size.node.expr.free_symbols for size in made):
-            continue  # a number that is looked at, as an assertion does
-        if str(symbol).startswith("u"):  # torch.export's name for a size that comes from values
-            raise ReadError(
-                "forward makes a size of the values of a tensor, as an index by a boolean mask does. Write it with "
-                "torch.where, or with indices that are made outside of forward: mask.nonzero()"
-            )
+        if str(symbol).startswith(_OF_VALUES):
+            if any(symbol in size.node.expr.free_symbols for size in made):
+                raise ReadError(
+                    "forward makes a size of the values of a tensor, as an index by a boolean mask does. Write it with "
+                    "torch.where, or with indices that are made outside of forward: mask.nonzero()"
+                )
+            continue  # a number that is looked at, as an assertion does, or a size of what nothing uses
         if int(bounds.lower) > 2 or bounds.upper < 1 << 40:
             raise ReadError(_SIZES_DIFFER.format(f"for {symbol} in {bounds}"))
+
+
+def _live(program: ExportedProgram) -> list[Node]:
+    """The nodes that the outputs are made of, and those that write and what goes into them; assertions do not count."""
+    nodes = list(program.graph.nodes)
+    found = _behind(node for node in nodes if node.op == "output" or mutates(node))
+    return [node for node in nodes if node in found]
+
+
+def _refuse_numbers(program: ExportedProgram, live: list[Node]) -> None:
+    """A Python number made of the inputs is one for all samples; one made of parameters has no derivative."""
+    signature = program.graph_signature
+    for node in live:
+        if str(node.target) not in _ITEMS:
+            continue
+        behind = {other.name for other in _behind([node])}
+        if not behind.isdisjoint(signature.user_inputs):
+            raise ReadError(
+                f"item in {where(node)} makes a Python number of the inputs, one for all samples: curvature is a sum "
+                "over samples only if each output depends on its own input. Keep it a tensor, one number per sample: "
+                "x.flatten(1).sum(1)"
+            )
+        if isinstance(node.meta["val"], torch.SymFloat) and not behind.isdisjoint(signature.inputs_to_parameters):
+            raise ReadError(
+                f"item in {where(node)} makes a Python number of parameters, through which no derivative passes. Keep "
+                "it a tensor, or detach it if that is meant: weight.sum().detach()"
+            )
+
+
+def _behind(nodes: Iterable[Node]) -> set[Node]:
+    """Nodes, with all that goes into them."""
+    waiting = list(nodes)
+    found = set(waiting)
+    while waiting:
+        behind = set(waiting.pop().all_input_nodes) - found
+        waiting += behind
+        found |= behind
+    return found

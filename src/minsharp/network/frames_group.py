@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..frozen import Frozen
+from ..frozen import Frozen, Handed, held
 from ..graph.records import Graph
 from ..subject.modes import plain_mode, seeded
 from ..text import printable
@@ -29,40 +29,43 @@ class Transformation(Frozen, Mapping[str, float | Tensor]):
     As a mapping it holds the factors. `minsharp.rescale` applies both.
     """
 
-    factors: Scales
-    frames: tuple[Frame, ...]
-    matrices: tuple[Tensor, ...]
+    factors: Scales = Handed()  # type: ignore[assignment]  # noqa: RUF009
+    frames: tuple[Frame, ...]  # type: ignore[misc]  # what is before it has no default
+    matrices: tuple[Tensor, ...] = Handed()  # type: ignore[assignment]
     """A of each frame, (h, h) in float64."""
 
     def __getitem__(self, name: str) -> float | Tensor:
-        return self.factors[name]
+        found: float | Tensor = held(self, "factors")[name]
+        return found.clone() if isinstance(found, Tensor) else found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.factors)
+        return iter(held(self, "factors"))
 
     def __len__(self) -> int:
-        return len(self.factors)
+        return len(held(self, "factors"))
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """The names of all parameters that it changes."""
-        return tuple(dict.fromkeys([*self.factors, *(name for frame in self.frames for name in frame.parameters)]))
+        return tuple(
+            dict.fromkeys([*held(self, "factors"), *(name for frame in self.frames for name in frame.parameters)])
+        )
 
     @property
     def condition(self) -> float:
         """The largest condition number of its matrices; 1 where there are none."""
-        return max((float(torch.linalg.cond(A)) for A in self.matrices), default=1.0)
+        return max((float(torch.linalg.cond(A)) for A in held(self, "matrices")), default=1.0)
 
     def of(self, name: str, parameter: Tensor) -> Tensor:
         """What a parameter becomes: a tensor of its own, in float64."""
         new = parameter.detach().double().clone(memory_format=torch.contiguous_format)
-        for frame, A in zip(self.frames, self.matrices, strict=True):
+        for frame, A in zip(self.frames, held(self, "matrices"), strict=True):
             for member in frame.members:
                 if member.parameter == name:
                     acting = A.to(new.device)
                     old = member.read(new)
                     member.write(new, torch.linalg.solve(acting.mT, old) if member.inverse else acting @ old)
-        factor = self.factors.get(name)
+        factor = held(self, "factors").get(name)
         return new if factor is None else new * (factor.to(new) if isinstance(factor, Tensor) else factor)
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from ..frozen import Handed, held
 from .frames import Demands, Link, Record
 from .frames_entries import Strided
 
@@ -26,17 +27,17 @@ class Member:
     parameter: str
     inverse: bool
     entries: Strided = field(repr=False)
-    rows: Tensor = field(repr=False)
+    rows: Tensor = Handed()  # type: ignore[assignment]  # noqa: RUF009
     """(h, F): which rows of the entries belong to each coordinate, one for each of F vectors."""
 
     def read(self, tensor: Tensor) -> Tensor:
         """(h, m) of the parameter, or of anything contiguous of its shape."""
-        return self.entries.of(tensor)[self.rows.to(tensor.device)].flatten(1)
+        return self.entries.of(tensor)[held(self, "rows").to(tensor.device)].flatten(1)
 
     def write(self, tensor: Tensor, new: Tensor) -> None:
         """Put (h, m) back in place."""
         view = self.entries.of(tensor)
-        rows = self.rows.to(tensor.device)
+        rows = held(self, "rows").to(tensor.device)
         view[rows] = new.view(*rows.shape, *view.shape[1:])
 
     @property

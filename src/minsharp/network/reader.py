@@ -1,6 +1,7 @@
 """From any `nn.Module` that torch.export can trace to a `Network` of frozen records."""
 
 import copy
+import os
 import re
 import sys
 import traceback
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..errors import InputError, MinsharpError, ReadError
+from ..errors import InputError, MinsharpError, ReadError, words_of
 from ..subject.inputs import Inputs, call_form, describe
 from ..subject.model import unwrapped
 from ..subject.modes import LOCK, eval_mode, plain_mode, quiet_export, random_state_kept
@@ -59,7 +60,7 @@ def read(
             check_faithful(network, inputs, alone)
         except MinsharpError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if _is_interrupt(error, outside):
                 raise KeyboardInterrupt from error
             _refuse_inputs(module, example)
@@ -86,7 +87,9 @@ def _given(model: nn.Module, example: Inputs) -> tuple[Any, torch.device]:
     """A few samples as forward takes them, (args, kwargs), on the parameters' device."""
     parameter = next(model.parameters(), None)
     device = torch.device("cpu") if parameter is None else parameter.device
-    return pytree.tree_map_only(Tensor, lambda t: _few(t).to(device), call_form(model, example)), device
+    form = call_form(model, example)
+    rows = _telling([_dense(t) for t in pytree.tree_leaves(form) if isinstance(t, Tensor)])
+    return pytree.tree_map_only(Tensor, lambda t: _few(t, rows).to(device), form), device
 
 
 def _is_interrupt(error: BaseException, outside: BaseException | None) -> bool:
@@ -102,8 +105,8 @@ def _is_interrupt(error: BaseException, outside: BaseException | None) -> bool:
     return any(isinstance(e, KeyboardInterrupt) for e in behind)
 
 
-def _few(tensor: Tensor) -> Tensor:
-    """The first samples of an input, which has to be dense, with samples along its first axis."""
+def _dense(tensor: Tensor) -> Tensor:
+    """An input, which has to be dense, with samples along its first axis."""
     if tensor.layout != torch.strided:
         raise InputError("the inputs are sparse; pass them as dense tensors: inputs.to_dense()")
     if tensor.is_meta:
@@ -112,7 +115,21 @@ def _few(tensor: Tensor) -> Tensor:
         raise InputError("an input is a single number; every input needs the samples along its first axis")
     if tensor.shape[0] == 0:
         raise InputError(f"the example is empty: an input has shape {tuple(tensor.shape)}")
-    few = tensor.detach()[:FEW]
+    return tensor.detach()
+
+
+def _telling(inputs: list[Tensor]) -> list[int]:
+    """The first sample, those with the largest and the smallest number of an input, and others all over the batch."""
+    n = min(map(len, inputs), default=0)
+    finite = [t[:n].flatten(1).nan_to_num(0.0, 0.0, 0.0) for t in inputs if t.dtype.is_floating_point and t.numel()]
+    ends = [int(i) for t in finite for i in (t.amax(1).argmax(), t.amin(1).argmin())]
+    spread = [i * (n - 1) // (FEW - 1) for i in range(FEW)]
+    return sorted(list(dict.fromkeys([0, *ends[: FEW - 2], *spread, *range(min(n, FEW))]))[:FEW])
+
+
+def _few(tensor: Tensor, rows: list[int]) -> Tensor:
+    """Some of the samples of an input."""
+    few = tensor.detach()[rows]
     return few.clone() if few.is_inference() else few
 
 
@@ -134,46 +151,47 @@ def _refuse_inputs(model: nn.Module, example: Inputs) -> None:
     try:
         with torch.no_grad(), eval_mode(trial), random_state_kept(device), quiet_export():
             trial(*args, **kwargs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         hint = _hint(model, example, [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)], error)
         raise InputError(
             f"{type(model).__name__} does not run on {describe(example)}: {_first_line(error)}{hint}"
         ) from error
 
 
-def _hint(model: nn.Module, example: Inputs, given: list[Tensor], error: Exception) -> str:
+def _hint(model: nn.Module, example: Inputs, given: list[Tensor], error: BaseException) -> str:
     """What may be wrong with the inputs of a model that does not run on them."""
     kinds = {p.dtype for p in model.parameters() if p.dtype.is_floating_point}
-    if isinstance(error, IndexError) and "index out of range" in str(error):
+    if isinstance(error, IndexError) and "index out of range" in words_of(error):
         whole = [t for t in given if t.numel() and not t.dtype.is_floating_point]
         largest = f" The largest number in the inputs is {max(int(t.max()) for t in whole)}" if whole else ""
         return f": an embedding has fewer rows than it is asked for.{largest}"
-    if isinstance(error, TypeError) and "missing" in str(error):
+    if isinstance(error, TypeError) and "missing" in words_of(error):
         return ". Several inputs go in a tuple, in data beside the targets or None: ((a, b), targets), ((a, b), None)"
-    if isinstance(error, TypeError) and "were given" in str(error) and isinstance(example, tuple):
+    if isinstance(error, TypeError) and "were given" in words_of(error) and isinstance(example, tuple):
         return ". Each tensor of the tuple is taken for an input: pass the inputs without the targets"
     if _is_exported(model, error):
         return f": {_EXPORTED}"
     numbers = any(t.dtype.is_floating_point for t in given)
-    if kinds and not {t.dtype for t in given} & kinds and (numbers or re.search(_OTHER_TYPE, str(error))):
+    if kinds and not {t.dtype for t in given} & kinds and (numbers or re.search(_OTHER_TYPE, words_of(error))):
         kind = next(iter(kinds))
         return f". Its parameters are {kind}: try inputs.to({kind})"
     return ""
 
 
-def _export_message(model: nn.Module, error: Exception) -> str:
+def _export_message(model: nn.Module, error: BaseException) -> str:
     name, cause = type(error).__name__, _first_line(error)
+    if "DataDependent" in name or "data-dependent" in cause.lower():
+        return (
+            f"cannot read {type(model).__name__}: forward branches on the values of a tensor, or makes a Python number "
+            f"or a shape of them{_users_line(error)}\n  Such a data-dependent step has to leave forward. Write a "
+            "branch with torch.where, look at values before the call, or measure the submodule that holds the layers"
+        )
     message = f"cannot read {type(model).__name__}: torch.export stopped with {name}: {cause}"
     places = re.findall(r'File "([^"]+)", line (\d+), in forward\n\s*(.+)', _with_causes(error))
     if places:
         file, line, code = places[-1]
         message += f"\n  at {file}:{line}: {code}"
-    if "DataDependent" in name or "data-dependent" in cause.lower():
-        hint = (
-            "forward branches on the values of a tensor, or makes a shape of them. Write the branch with "
-            "torch.where, or measure the submodule that holds the layers"
-        )
-    elif _is_exported(model, error):
+    if _is_exported(model, error):
         hint = _EXPORTED
     elif "fake tensor" in cause:
         hint = (
@@ -187,16 +205,23 @@ def _export_message(model: nn.Module, error: Exception) -> str:
     return f"{message}\n  {hint}"
 
 
-def _is_exported(model: nn.Module, error: Exception) -> bool:
+def _users_line(error: BaseException) -> str:
+    """The line of the user's code at which torch.export stopped: the innermost that is neither torch's nor ours."""
+    ours = tuple(os.path.dirname(str(of.__file__)) + os.sep for of in (torch, sys.modules["minsharp"]))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.line and not f.filename.startswith(ours)]
+    return f"\n  at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+
+
+def _is_exported(model: nn.Module, error: BaseException) -> bool:
     """Whether torch.export made the model, and for another batch size."""
-    return isinstance(model, torch.fx.GraphModule) and "Guard failed" in str(error)
+    return isinstance(model, torch.fx.GraphModule) and "Guard failed" in words_of(error)
 
 
 def _with_causes(error: BaseException) -> str:
     """The text and traceback of an error and of those behind it."""
-    return "".join(traceback.format_exception(error)) + str(error)
+    return "".join(traceback.format_exception(error)) + words_of(error)
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in words_of(error).splitlines() if line.strip()]
     return lines[0] if lines else "no message"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..frozen import Frozen
+from ..frozen import Frozen, Handed, held
 from ..graph.forms import ANY, ONE, Form
 from ..subject.modes import plain_mode, seeded
 from ..text import printable
@@ -23,15 +23,14 @@ class Nodes:
     """Forms in the free numbers z, as a sparse matrix: ``coefficient[i] * z[number[i]]`` goes into ``form[i]``."""
 
     count: int
-    form: Tensor
-    number: Tensor
-    coefficient: Tensor
+    form: Tensor = Handed()  # type: ignore[assignment]  # noqa: RUF009
+    number: Tensor = Handed()  # type: ignore[assignment]  # noqa: RUF009
+    coefficient: Tensor = Handed()  # type: ignore[assignment]  # noqa: RUF009
 
     def at(self, z: Tensor) -> Tensor:
         """The value of every form."""
-        return torch.zeros(self.count, dtype=torch.float64).index_add_(
-            0, self.form, self.coefficient * z.double()[self.number]
-        )
+        form, number, coefficient = (held(self, name) for name in ("form", "number", "coefficient"))
+        return torch.zeros(self.count, dtype=torch.float64).index_add_(0, form, coefficient * z.double()[number])
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +38,6 @@ class Symmetries(Frozen):
     """The group of function-preserving rescalings of a network.
 
     ``dimension`` numbers that may be chosen freely; ``pinned`` names the parameters that cannot be rescaled, and why.
-    Its tensors are shared by all results for the network: leave them as they are.
     """
 
     scope: Scope
@@ -52,7 +50,7 @@ class Symmetries(Frozen):
     def log_scales(self, z: Tensor) -> dict[str, Tensor]:
         """The log-scale of every parameter for free numbers z, broadcastable to its shape."""
         t = self.nodes.at(z)
-        return {name: t[e.plus] - t[e.minus] for name, e in self.exponents.items()}
+        return {name: t[held(e, "plus")] - t[held(e, "minus")] for name, e in self.exponents.items()}
 
     def scales(self, z: Tensor) -> Scales:
         """Factors for every parameter that moves: a number in scope "layer", a tensor in scope "neuron"."""
@@ -93,7 +91,10 @@ def solved(walk: Walk) -> Symmetries:
         torch.tensor([c for _, c, _ in entries], dtype=torch.int64),
         torch.tensor([v for _, _, v in entries], dtype=torch.float64),
     )
-    exponents = {name: Exponent(_thin(where[e.plus]), _thin(where[e.minus])) for name, e in walk.exponents.items()}
+    exponents = {
+        name: Exponent(_thin(where[held(e, "plus")]), _thin(where[held(e, "minus")]))
+        for name, e in walk.exponents.items()
+    }
     pinned = {name: _reason(walk, name) for name, e in exponents.items() if _still(e)}
     shapes = {name: walk.graph.values[name].shape for name in exponents}
     return Symmetries(walk.scope, len(columns), pinned, shapes, exponents, nodes)
@@ -132,14 +133,14 @@ def narrow(tensor: Tensor) -> Tensor:
 
 def _still(exponent: Exponent) -> bool:
     """Whether a parameter's scale is zero throughout."""
-    return bool((exponent.plus == exponent.minus).all())
+    return bool((held(exponent, "plus") == held(exponent, "minus")).all())
 
 
 def _reason(walk: Walk, parameter: str) -> str:
     exponent = walk.exponents[parameter]
     if parameter in walk.fixed:
         return "not measured, stays as it is"
-    for tensor in (exponent.plus, exponent.minus):
+    for tensor in (held(exponent, "plus"), held(exponent, "minus")):
         for number in torch.unique(tensor).tolist():
             if number != ANY:
                 for reason in walk.forms.reasons(number):

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..frozen import Handed, held
 from ..graph.forms import ANY, ONE, Forms
 from ..graph.formula import Product
 from ..graph.records import DEVICE, Graph, Operation, store
@@ -23,8 +24,8 @@ Scope = Literal["layer", "neuron", "full"]
 class Exponent:
     """The log-scale of a parameter, entry by entry: ``nodes[plus] - nodes[minus]``, broadcast to its shape."""
 
-    plus: Tensor
-    minus: Tensor
+    plus: Tensor = Handed()  # type: ignore[assignment]  # noqa: RUF009
+    minus: Tensor = Handed()  # type: ignore[assignment]  # noqa: RUF009
 
 
 class Walk:
@@ -60,7 +61,7 @@ class Walk:
     @cached_property
     def numbers(self) -> list[int]:
         """The forms that parameters' scales are made of, by number, in order; ANY first, if it is among them."""
-        tensors = [t.flatten() for e in self.exponents.values() for t in (e.plus, e.minus)]
+        tensors = [t.flatten() for e in self.exponents.values() for t in (held(e, "plus"), held(e, "minus"))]
         largest = max([ONE, *(int(t.max()) for t in tensors if t.numel())])
         seen = torch.zeros(largest + 2, dtype=torch.bool)  # the last is ANY, -1
         for tensor in tensors:

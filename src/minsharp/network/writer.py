@@ -17,6 +17,9 @@ from ..subject.inputs import describe
 from .layout import locate, one_sample, settled
 from .places import own_name, place, source, where
 
+_DROPOUTS = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout"})
+_CASTS = frozenset({"to", "_to_copy", "type_as", "copy"})
+
 
 class Writer:
     """Writes the records of one exported program: of the operations that the outputs depend on, and of no other."""
@@ -160,9 +163,11 @@ class Writer:
             )
         if name == "view":
             return "view_dtype", target, arguments, keywords
-        if name == "type_as":  # nothing of the other tensor but its type
+        if name == "type_as" and not _is_coarse(made):  # nothing of the other tensor but its type
             return "to", torch.ops.aten.to.dtype, {"self": arguments["self"], "dtype": made.dtype}, keywords
         known = TABLE.get(name)
+        if name in _CASTS and _is_coarse(made):  # no row: neither linear nor the same for every scale
+            return f"{name}_float8", (known and known.target) or target, arguments, keywords
         if known is not None and known.joins:
             return name, target, {**arguments, "tensors": self._joined(arguments["tensors"], made)}, keywords
         if isinstance(made, Tensor) and arguments.get("dtype", made) is None and not node.all_input_nodes:
@@ -225,13 +230,19 @@ def _refuse_random(target: Any, arguments: Mapping[str, Any], node: Node) -> Non
     """Operations that draw random numbers even in eval mode."""
     seeded = isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
     idle = arguments.get("train") is False or arguments.get("training") is False or arguments.get("dropout_p") == 0.0
-    if seeded and not idle:
-        name = target.overloadpacket.__name__
+    name = target.overloadpacket.__name__ if seeded else ""
+    nothing_dropped = name in _DROPOUTS and arguments.get("p") == 0.0
+    if seeded and not idle and not nothing_dropped:
         hint = ": pass training=self.training to it" if "dropout" in name else ""
         raise ReadError(
             f"{name} in module '{place(node)}' draws random numbers, even in eval mode{hint}. A network that is "
             "different every time has no curvature"
         )
+
+
+def _is_coarse(made: Any) -> bool:
+    """Whether a tensor's numbers have fewer than 16 bits: a few steps between zero and the largest there is."""
+    return isinstance(made, Tensor) and made.dtype.is_floating_point and made.dtype.itemsize < 2
 
 
 def _is_many(node: Any) -> bool:

@@ -64,12 +64,12 @@ class _Curvature(Frozen, Saved):
     @property
     def standard_error(self) -> float:
         """The standard error of the total; zero where it is exact."""
-        return self.error_of(dict.fromkeys(self.sum.sums, 1.0))
+        return self.error_of(dict.fromkeys(self.sum.held, 1.0))
 
     @property
     def standard_errors(self) -> Mapping[str, float]:
         """The standard error of each parameter's trace; zero where it is exact."""
-        return FrozenDict({name: self.error_of({name: 1.0}) for name in self.sum.sums})
+        return FrozenDict({name: self.error_of({name: 1.0}) for name in self.sum.held})
 
     def error_of(self, weights: Mapping[str, float]) -> float:
         """The standard error of a weighted sum of the parameters' traces: errors of one run are not independent."""
@@ -99,9 +99,9 @@ class _Curvature(Frozen, Saved):
             unlike.append(f"parameters {_few(alone[0])} and {_few(alone[1])}, beside those that both have")
         if unlike:
             raise InputError(f"these results measure different things: {'; '.join(unlike)}")
-        for name, tensor in self.sum.sums.items():
-            if tensor.shape != other.sum.sums[name].shape:
-                shapes = f"{tuple(tensor.shape)} and {tuple(other.sum.sums[name].shape)}"
+        for name, tensor in self.sum.held.items():
+            if tensor.shape != other.sum.held[name].shape:
+                shapes = f"{tuple(tensor.shape)} and {tuple(other.sum.held[name].shape)}"
                 raise InputError(f"these results are of different networks: '{name}' has the shapes {shapes}")
         moved = [name for name, digest in self.weights.items() if _differ(digest, other.weights.get(name, digest))]
         if moved and not _told_apart(self, other):
@@ -118,12 +118,12 @@ class _Curvature(Frozen, Saved):
 
     def check_whole(self) -> None:
         """Numbers for the parameters that are named, none of them more often than the others."""
-        if list(self.sum.sums) != list(self.exact):
-            raise ValueError(f"it has numbers for {list(self.sum.sums)[:5]}, and claims for {list(self.exact)[:5]}")
-        bad = [name for name, tensor in self.sum.sums.items() if not self._is_sum(tensor)]
+        if list(self.sum.held) != list(self.exact):
+            raise ValueError(f"it has numbers for {list(self.sum.held)[:5]}, and claims for {list(self.exact)[:5]}")
+        bad = [name for name, tensor in self.sum.held.items() if not self._is_sum(tensor)]
         if bad or not 0 < self.sum.weight < inf or self.sum.samples < 0:
             raise ValueError(f"{f'the sums of {bad[0]!r} are' if bad else 'its weight is'} not one of a measurement")
-        covariance, count = self.sum.covariance, len(self.sum.sums)
+        covariance, count = self.sum._spread, len(self.sum.held)
         if covariance is not None and (covariance.dtype, covariance.shape) != (float64, (count, count)):
             raise ValueError(f"its covariance has the shape {tuple(covariance.shape)}, for {count} parameters")
 
@@ -194,13 +194,14 @@ def _weights(a: _Curvature, b: _Curvature) -> dict[str, str]:
 
 
 def _extra(a: _Curvature, b: _Curvature) -> list[str]:
-    return sorted(set(a.sum.sums) - set(b.sum.sums))
+    return sorted(set(a.sum.held) - set(b.sum.held))
 
 
 def _few(names: list[str]) -> str:
     return f"{names[:5]}" + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class Trace(_Curvature):
     """The trace of each parameter's block of the Hessian (or Gauss-Newton) matrix."""
 
@@ -210,7 +211,7 @@ class Trace(_Curvature):
     @property
     def by_parameter(self) -> Mapping[str, float]:
         """Tr[H_P] for each parameter P."""
-        return FrozenDict({name: float(value) / self._divisor for name, value in self.sum.sums.items()})
+        return FrozenDict({name: float(value) / self._divisor for name, value in self.sum.held.items()})
 
     @property
     def total(self) -> float:
@@ -226,13 +227,14 @@ class Trace(_Curvature):
         return {"total": self.total, "by_parameter": dict(self.by_parameter), **self._facts()}
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class Diagonal(_Curvature):
     """The diagonal of the Hessian (or Gauss-Newton) matrix, one tensor per parameter, in float64."""
 
     @property
     def by_parameter(self) -> Mapping[str, Tensor]:
         """DIAG[H_P], shaped like P; tensors of their own each time."""
-        return FrozenDict({name: value / self._divisor for name, value in self.sum.sums.items()})
+        return FrozenDict({name: value / self._divisor for name, value in self.sum.held.items()})
 
     @property
     def total(self) -> float:
@@ -256,13 +258,13 @@ class Diagonal(_Curvature):
     @property
     def trace(self) -> Trace:
         """The traces that the diagonal adds up to."""
-        sums = {name: value.sum() for name, value in self.sum.sums.items()}
+        sums = {name: value.sum() for name, value in self.sum.held.items()}
         whole = replace(self.sum, sums=sums)
         return Trace(whole, self.kind, self.loss, self.mean, self.exact, self.graph, self.weights)
 
     @property
     def _totals(self) -> Mapping[str, float]:
-        return {name: float(value.sum()) / self._divisor for name, value in self.sum.sums.items()}
+        return {name: float(value.sum()) / self._divisor for name, value in self.sum.held.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
@@ -272,7 +274,7 @@ class Diagonal(_Curvature):
 
 def weights_at(diagonal: Diagonal, model: Model) -> dict[str, Tensor]:
     """The weights that curvature was measured at, like it in precision; refuses those of another network."""
-    held, sums = parameters_of(model), diagonal.sum.sums
+    held, sums = parameters_of(model), diagonal.sum.held
     unlike = [name for name, h in sums.items() if name not in held or held[name].shape != h.shape]
     if unlike:
         raise InputError(f"these results are of another network: the model has no {unlike} of the same shape")

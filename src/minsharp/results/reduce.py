@@ -159,7 +159,7 @@ def _on_cpu(result: Any) -> Any:
     """A result that can travel, whatever devices the others have; what its network does stays at home."""
     if not isinstance(result, Trace | Diagonal | Grams):
         return result
-    sums = {name: tensor.cpu() for name, tensor in result.sum.sums.items()}
+    sums = {name: tensor.cpu() for name, tensor in result.sum.held.items()}
     return replace(result, sum=replace(result.sum, sums=sums), graph=None)
 
 
@@ -167,7 +167,7 @@ def _like(total: Any, mine: Any) -> Any:
     """The sum on the device of one's own part, with the network that one has read oneself."""
     if mine is None:
         return total
-    sums = {name: tensor.to(mine.sum.sums[name].device) for name, tensor in total.sum.sums.items()}
+    sums = {name: tensor.to(mine.sum.held[name].device) for name, tensor in total.sum.held.items()}
     return replace(total, sum=replace(total.sum, sums=sums), graph=mine.graph)
 
 

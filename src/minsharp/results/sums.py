@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..frozen import Frozen
+from ..frozen import Frozen, Handed, held
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,33 +17,42 @@ class CurvatureSum(Frozen):
     the order of the sums, is that of the parameters' traces where they are estimates; None where all are exact.
     """
 
-    sums: Mapping[str, Tensor]
-    weight: float
-    samples: int
+    sums: Mapping[str, Tensor] = Handed()  # type: ignore[assignment]
+    weight: float  # type: ignore[misc]  # what is before it has no default
+    samples: int  # type: ignore[misc]
     energy: float = 0.0
-    covariance: Tensor | None = None
+    covariance: Tensor | None = Handed(None)  # type: ignore[assignment]  # noqa: RUF009
+
+    @property
+    def held(self) -> Mapping[str, Tensor]:
+        """The sums themselves, of which ``sums`` hands out copies: to be read, never written."""
+        return held(self, "sums")
+
+    @property
+    def _spread(self) -> Tensor | None:
+        return held(self, "covariance")
 
     def variance(self, weights: Mapping[str, float]) -> float:
         """The variance of a weighted sum of the parameters' traces."""
-        if self.covariance is None:
+        if self._spread is None:
             return 0.0
-        w = torch.tensor([weights.get(name, 0.0) for name in self.sums], dtype=torch.float64)
-        return max(float(w @ self.covariance @ w), 0.0)
+        w = torch.tensor([weights.get(name, 0.0) for name in self.held], dtype=torch.float64)
+        return max(float(w @ self._spread @ w), 0.0)
 
     def __add__(self, other: "CurvatureSum") -> "CurvatureSum":
-        sums = {name: value + other.sums[name].to(value.device) for name, value in self.sums.items()}
+        sums = {name: value + other.held[name].to(value.device) for name, value in self.held.items()}
         weight, samples, energy = self.weight + other.weight, self.samples + other.samples, self.energy + other.energy
         return CurvatureSum(sums, weight, samples, energy, self._joint(other))
 
     def _joint(self, other: "CurvatureSum") -> Tensor | None:
         """The covariance of the sums of both, which are independent."""
-        if other.covariance is None or self.covariance is None:
-            return self.covariance if other.covariance is None else other._in_order(self)
-        return self.covariance + other._in_order(self)
+        if other._spread is None or self._spread is None:
+            return self._spread if other._spread is None else other._in_order(self)
+        return self._spread + other._in_order(self)
 
     def _in_order(self, like: "CurvatureSum") -> Tensor:
         """The covariance with the parameters in another's order."""
-        assert self.covariance is not None
-        places = {name: i for i, name in enumerate(self.sums)}
-        order = torch.tensor([places[name] for name in like.sums], dtype=torch.int64)
-        return self.covariance[order][:, order]
+        assert self._spread is not None
+        places = {name: i for i, name in enumerate(self.held)}
+        order = torch.tensor([places[name] for name in like.held], dtype=torch.int64)
+        return self._spread[order][:, order]

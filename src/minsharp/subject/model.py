@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel
 from torch.utils import _pytree as pytree
 
-from ..errors import InputError
+from ..errors import InputError, words_of
 from .inputs import describe
 from .modes import LOCK
 
@@ -115,7 +115,7 @@ def copied(module: nn.Module) -> nn.Module:
             made = {id(t): t.detach().clone() for t in held if isinstance(t, Tensor) and not t.is_leaf}
             return copy.deepcopy(module, dict(made))
     except Exception as error:
-        cause = next(iter(str(error).splitlines()), "no message")
+        cause = next(iter(words_of(error).splitlines()), "no message")
         raise InputError(f"{type(module).__name__} cannot be copied: {type(error).__name__}: {cause}") from error
 
 

@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
 from operator import index
 from typing import Any
 
@@ -139,7 +140,7 @@ def random_state_kept(device: torch.device) -> Iterator[None]:
 @contextmanager
 def quiet_export() -> Iterator[None]:
     """Without torch.export's warnings and logs about its own insides, or fused kernels that have no derivative."""
-    with LOCK, warnings.catch_warnings(), without_fast_path(), masks_as_given():
+    with LOCK, warnings.catch_warnings(), without_fast_path(), masks_as_given(), _graphs_unprinted():
         log = logging.getLogger("torch")
         level = log.level
         warnings.simplefilter("ignore")
@@ -148,6 +149,21 @@ def quiet_export() -> Iterator[None]:
             yield
         finally:
             log.setLevel(level)
+
+
+@contextmanager
+def _graphs_unprinted() -> Iterator[None]:
+    """torch.export prints the graph that it has when it fails; what forward prints is left alone."""
+    module: Any = import_module("torch.export._trace")
+    had = vars(module).get("print", print)
+    module.print = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        if had is print:
+            del module.print
+        else:
+            module.print = had
 
 
 @contextmanager

@@ -23,6 +23,13 @@ def _halves(x: Tensor, y: Tensor) -> Tensor:
     return z
 
 
+def _written(x: Tensor, value: Tensor | float) -> Tensor:
+    """One number written into the first column."""
+    z = 1 * x
+    z[:, 0] = value
+    return z
+
+
 def _columns(x: Tensor, *places: int) -> Tensor:
     """The same columns in every sample, as gather and scatter want them."""
     return torch.tensor([list(places)]).expand(x.shape[0], len(places))
@@ -341,6 +348,18 @@ EXAMPLES: Examples = {
         Example(lambda x: torch.zeros_like(x, dtype=torch.int64) + x, "x(n,a)"),
         Example(lambda x: torch.where(x > 0, x, torch.zeros_like(x)), "x(n,a)"),
         Example(lambda x: x == torch.zeros_like(x), "x(n,a)"),
+    ],
+    "zero": [
+        *called(lambda x: (1 * x).zero_(), "x(n,a)", "x(a,n)", "w(a)", "i(n,a)<5"),
+        Example(lambda x: torch.maximum(x, (1 * x).zero_()), "x(n,a)"),
+    ],
+    "fill": [
+        *called(lambda x: (1 * x).fill_(1.5), "x(n,a)", "x(a,n)", "w(a)", "i(n,a)<5"),
+        *called(lambda x, w: (1 * x).fill_(w), "x(n,a) w()", "x(a,n) w()", "w(a) v()", "x(n,a) i()!<5"),
+        *called(lambda x, w: _written(x, w), "x(n,3) w()", "w(2,3) v()"),
+        Example(lambda x: _written(x, 0.5), "x(n,3)"),
+        Example(lambda x: _written(x, 0.0), "x(n,3)"),
+        Example(lambda x, w: (1 * x).fill_(w[0] * w[1]) * x, "x(n,a) w(2)"),
     ],
     "new_zeros": [
         Example(lambda x: torch.cat([x, x.new_zeros(x.shape[0], 2)], 1), "x(n,3)"),
