@@ -181,3 +181,21 @@ def test_a_smooth_network(data: str, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "nothing to rescale" in capsys.readouterr().out
     assert run(["flatten", factory, *arguments, "--noise", "gauss"]) == 2
     assert "'gauss' is not one of 'absolute', 'relative', 'max', 'max-per-channel'" in capsys.readouterr().err
+
+
+def test_a_report_goes_without_a_minimum_that_cannot_be(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "report.html"
+    arguments = ["bits", "tests.cli.test_bits:smooth", "--data", data, "--tolerance", "0.1", "--report", str(report)]
+    assert run(arguments) == 0
+    assert "What the flattest network changes" in report.read_text()
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise ms.InputError("below zero")
+
+    monkeypatch.setattr("minsharp.cli.bits.minimum_sharpness", refuse)
+    assert run(arguments) == 0
+    assert "the report goes without the flattest network: below zero" in capsys.readouterr().err
+    assert "What the flattest network changes" not in report.read_text()
+    assert "Bits of each tensor" in report.read_text()

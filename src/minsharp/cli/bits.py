@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..curvature.hessian import hessian_diagonal
+from ..errors import MinsharpError
 from ..extras import required
 from ..files import write_atomically, write_text
 from ..measures.bits import BitAllocation, allocated
@@ -55,8 +56,12 @@ def give(
 def _report(path: Path, task: Task, diagonal: Diagonal, result: BitAllocation) -> None:
     """The bits, and what rounding does to the network and, where there is one, to the flattest equivalent."""
     tried = [*map(int, result.uniform), dict(result.bits)]
-    minimum = minimum_sharpness(task.network, diagonal, scope="neuron", noise=result.noise)
-    networks = versions(task, minimum.scales)
+    networks, minimum = {"as it is": task.network}, []
+    try:
+        minimum = [minimum_sharpness(task.network, diagonal, scope="neuron", noise=result.noise)]
+        networks = versions(task, minimum[0].scales)
+    except MinsharpError as error:
+        note(f"the report goes without the flattest network: {error}")
     write(path, task, minimum=minimum, bits=result, **rounded(task, networks, tried, result.noise))
 
 
