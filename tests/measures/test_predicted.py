@@ -150,3 +150,30 @@ def test_sizes_that_are_none(sigmas: Any) -> None:
     entry = BY_NAME["mlp"]
     with pytest.raises(ms.InputError, match=r"sigmas=.*: expected sizes of noise"):
         ms.noise_robustness(network(entry), entry.data(), sigmas=sigmas)
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_numbers_to_come_near_to_are_no_classes(measured: bool) -> None:
+    """Accuracy is for whole numbers and truth values, and for floats that are all 0 or 1, of all batches."""
+
+    def accuracy(targets: Tensor, loss: nn.Module | None = None, size: int = 40) -> float | None:
+        torch.manual_seed(0)
+        model = nn.Linear(6, 1)
+        x = torch.randn(40, 6, generator=torch.Generator().manual_seed(1))
+        data = list(zip(x.split(size), targets.split(size), strict=True))
+        if not measured:
+            return ms.predicted_accuracy(model, data, loss, sigma=1e-9).accuracy
+        level = ms.noise_robustness(model, data, loss, sigmas=[0.0], trials=2).levels[0]
+        assert loss is None or level.loss is not None
+        return None if level.accuracy is None else level.accuracy.mean
+
+    real, classes = torch.randn(40, 1), (torch.arange(40) % 2 == 0)[:, None]
+    mixed = torch.cat([classes[:20].float(), real[20:]])
+    for loss in (nn.MSELoss(), nn.HuberLoss()):
+        assert accuracy(real, loss) is None
+        assert accuracy(mixed, loss, 20) is None
+    assert accuracy(classes.float(), nn.MSELoss()) is None
+    assert accuracy(classes * 0.5, nn.BCEWithLogitsLoss()) is None
+    share = accuracy(classes.float(), nn.BCEWithLogitsLoss(), 8)
+    assert share is not None
+    assert 0 < share < 1

@@ -120,7 +120,7 @@ def _shares(network: Network, data: Data, margin: Loss, loss: Loss, spread: Tens
         stays += float((1 - flips).sum())
         first, second = _two_largest(outputs)
         targets = None if batch.targets is None else batch.targets.cpu()
-        if targets is None or targets.shape[1:] != first.shape[1:] or targets.dim() != first.dim():
+        if targets is None or targets.shape != first.shape or not loss.judges(targets):
             labelled = False
             continue
         labels, counts = loss.judged(targets)

@@ -255,7 +255,7 @@ def _trial(
 ) -> tuple[float, float | None, float | None]:
     """Agreement, accuracy and loss of one disturbed network."""
     agree = right = total = count = judged = 0.0
-    labelled = False
+    labelled, classes = False, True
     for batch, before in zip(objective.batches, still, strict=True):
         outputs = objective.outputs(moved, batch)
         predictions = _predictions(objective, outputs)
@@ -264,9 +264,10 @@ def _trial(
         if batch.targets is not None:
             labelled = True
             total += float(objective.loss.total(outputs, batch.targets))
-            if batch.targets.shape == predictions.shape:
+            classes = classes and batch.targets.shape == predictions.shape and objective.loss.judges(batch.targets)
+            if classes:
                 labels, counts = objective.loss.judged(batch.targets)
                 right += float(((predictions == labels) & counts).sum())
                 judged += float(counts.sum())
-    accuracy = right / judged if judged else None
+    accuracy = right / judged if classes and judged else None
     return agree / count, accuracy, total / objective.divisor if labelled else None
