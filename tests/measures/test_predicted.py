@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
+from minsharp.losses import Margin
 from minsharp.measures.noise import programming_variance
 from tests.support.zoo import BY_NAME, ZOO, Entry, call, network
 
@@ -177,3 +178,22 @@ def test_numbers_to_come_near_to_are_no_classes(measured: bool) -> None:
     share = accuracy(classes.float(), nn.BCEWithLogitsLoss(), 8)
     assert share is not None
     assert 0 < share < 1
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 100])
+def test_of_equal_outputs_the_first_counts(classes: int) -> None:
+    """In the prediction, in draws and in the margin alike."""
+    model = nn.Linear(6, classes)
+    for p in model.parameters():
+        nn.init.zeros_(p)
+    with torch.no_grad():
+        model.bias[0] = -1.0  # a tie of all the others
+    x = torch.randn(20, 6)
+    for label in range(classes):
+        data = (x, torch.full((20,), label))
+        accuracy = ms.predicted_accuracy(model, data, sigma=0.0).accuracy
+        (level,) = ms.noise_robustness(model, data, sigmas=[0.0], trials=2).levels
+        assert level.accuracy is not None
+        assert accuracy == level.accuracy.mean == float(label == 1)
+    directions = Margin(0.1).directions(torch.tensor([[0.0, 3.0, 3.0, 3.0], [5.0, 1.0, 5.0, 1.0]]))
+    assert directions.tolist() == [[0, 1, -1, 0], [1, 0, -1, 0]]
