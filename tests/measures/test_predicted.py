@@ -3,6 +3,7 @@
 from math import erf, sqrt
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -146,7 +147,10 @@ def test_what_is_refused(options: dict[str, Any], message: str) -> None:
         ms.predicted_accuracy(network(entry), entry.data(), **options)
 
 
-@pytest.mark.parametrize("sigmas", [0.1, [], [-0.1], [float("nan")], [float("inf")], ["large"]])
+@pytest.mark.parametrize(
+    "sigmas",
+    [0.1, [], [-0.1], [float("nan")], [float("inf")], ["large"], torch.tensor(0.1), 1j, object(), {0.1: 1}, [[1]]],
+)
 def test_sizes_that_are_none(sigmas: Any) -> None:
     entry = BY_NAME["mlp"]
     with pytest.raises(ms.InputError, match=r"sigmas=.*: expected sizes of noise"):
@@ -197,3 +201,18 @@ def test_of_equal_outputs_the_first_counts(classes: int) -> None:
         assert accuracy == level.accuracy.mean == float(label == 1)
     directions = Margin(0.1).directions(torch.tensor([[0.0, 3.0, 3.0, 3.0], [5.0, 1.0, 5.0, 1.0]]))
     assert directions.tolist() == [[0, 1, -1, 0], [1, 0, -1, 0]]
+
+
+def test_sizes_of_the_noise_that_is_usual() -> None:
+    """The device itself for phase-change memory; numbers of any kind, in any iterable."""
+    entry = BY_NAME["mlp"]
+    net, data = network(entry), entry.data()
+
+    def sizes(**options: Any) -> list[float | None]:
+        return [level.sigma for level in ms.noise_robustness(net, data, trials=2, **options).levels]
+
+    assert sizes(noise="pcm") == [1.0]
+    assert sizes(noise="relative") == sizes() == sizes(sigmas=None) == [0.01, 0.03, 0.1]
+    given = [0.5, 0.25]
+    for sigmas in (tuple(given), torch.tensor(given), np.array(given), iter(given), [np.float32(0.5), 0.25]):
+        assert sizes(sigmas=sigmas) == given
