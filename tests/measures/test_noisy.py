@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
+from minsharp.solve.status import Status
 from tests.support.zoo import BY_NAME, ZOO, Entry, call, network, rescaled
 
 NOISES = ("relative", "max", "max-per-channel")
@@ -242,6 +243,18 @@ def test_all_zero_tensors_have_no_noise() -> None:
     result = ms.minimum_sharpness(model, x, scope="neuron", noise="max")
     assert (result.value, result.lower_bound) == (0, 0)
     assert result.status.startswith("zero")
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    for noise in NOISES:
+        for scope in ("neuron", "layer"):
+            result = ms.minimum_sharpness(model, x, scope=scope, noise=noise)  # type: ignore[arg-type]
+            assert (result.value, result.status.case) == (0, Status.NO_NOISE)
+            assert "no weight that the noise reaches has both curvature and size" in result.status
+    none = estimated(ms.hessian_diagonal(model, x), lambda _, h: 0 * h)
+    result = ms.minimum_sharpness(model, none, scope="neuron", noise="max")
+    assert result.status.case is Status.NO_CURVATURE
+    assert ms.minimum_sharpness(model, none, scope="neuron").status.case is Status.NO_CURVATURE
 
 
 def test_a_trivial_group() -> None:

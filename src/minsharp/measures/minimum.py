@@ -259,7 +259,7 @@ def _minimise_under(
     finite({name: weights[name].detach() for name in blocks})
     before = rescaled_parts(blocks, weights, symmetries, torch.zeros(symmetries.dimension), noise, biases)
     least = least_noise(blocks, weights, symmetries, noise, biases)
-    status = nothing_to_do(symmetries, before) or (
+    status = nothing_to_do(symmetries, before, any(bool(block.any()) for block in blocks.values())) or (
         Status.SAME_FOR_LAYERS.told() if symmetries.scope == "layer" else None
     )
     return _result(
