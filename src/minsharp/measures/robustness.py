@@ -134,12 +134,11 @@ def noise_robustness(
     ``noise="absolute"``: every entry moves by sigma times a standard normal. ``noise="relative"``: by sigma times the
     root mean square of its tensor, which no rescaling of whole layers changes. ``noise="max"``, "max-per-channel": by
     sigma times the largest weight of its tensor, or output channel. ``noise="pcm"``: by sigma times what programming it
-    into phase-change memory does (Joshi et al. 2020), so that sigma 1 is the hardware. Unless given, ``sigmas`` are that
-    alone for "pcm", and 0.01, 0.03 and 0.1 for the others. With ``bits=[8, 4]`` under "max"
-    or "max-per-channel" there is no chance in it: weights are rounded to nearest, symmetrically, with each of these
-    numbers of bits (or, a mapping, with one for each parameter, or a list of one for each of its channels). ``biases``
-    are "noisy" or "exact"; unless given, exact under all but the first two. `predicted_accuracy` says the same without
-    a draw.
+    into phase-change memory does (Joshi et al. 2020), so that sigma 1 is the hardware. Unless given, ``sigmas`` are
+    that alone for "pcm", and 0.01, 0.03 and 0.1 for the others. With ``bits=[8, 4]`` under "max" or "max-per-channel"
+    there is no chance in it: weights are rounded to nearest, symmetrically, with each of these numbers of bits (or, a
+    mapping, with one for each parameter, or a list of one for each of its channels). ``biases`` are "noisy" or "exact";
+    unless given, exact under all but the first two. `predicted_accuracy` says the same without a draw.
 
     Without targets only the agreement with the undisturbed predictions is measured. The same seed draws the same noise
     for networks of the same shape. ``progress`` shows a bar.
