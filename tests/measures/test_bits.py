@@ -466,6 +466,8 @@ def test_costs_are_those_that_can_be() -> None:
     assert both.costs == "both"
     assert ms.allocate_bits(model, data, diagonal=diagonal).bits == both.bits
     assert ms.allocate_bits(model, iter([data])) == both
+    measured = ms.allocate_bits(model, data, costs="measured")
+    assert ms.allocate_bits(model, iter([data]), costs="measured") == measured
     curved: list[tuple[Any, Any]] = [
         (x, {}), (diagonal, {}), (data, {"per": "channel"}), (data, {"curvature": "margin"}),
         (iter([x]), {}), (data, {"costs": "curvature"}),

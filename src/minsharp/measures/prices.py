@@ -136,9 +136,9 @@ def prices(
             if first.targets is None:
                 raise InputError(UNLABELLED)
             network = read(model, first.inputs, outputs=outputs, class_axis=class_axis)
-            given = list(given) if is_read_once(given) else given
     diagonal = asked.diagonal
     if by != "measured" and diagonal is None:
+        given = list(given) if by == "both" and is_read_once(given) else given  # it is gone through once more
         options: Any = {"outputs": outputs, "class_axis": class_axis} if network is model else {}
         options |= {"parameters": asked.parameters, "curvature": asked.curvature, "progress": progress, **estimate}
         diagonal = hessian_diagonal(network, given, loss, **options)
