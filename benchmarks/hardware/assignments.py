@@ -224,7 +224,7 @@ def rank_table(bench: Bench) -> Table:
         f"with that measured on {many} training images; predicted from all of these or the first {FEW}. Seconds "
         "of one thread, for the curvature. *Actual errors* weighs the errors that rounding makes, the others the mean "
         "error step²/12; *weight error* is the plain sum of squared errors. *Measured* takes no curvature, but a run "
-        "of the network for each tensor and number of bits, that tensor alone rounded (here for 2 to 8 bits): increases are "
+        "of the network for each tensor and number of bits (here 2 to 8), that tensor alone rounded: increases are "
         "added up. "
         f"*Both* adds to that the curvature of the Hessian.\n\n{''.join(bench.whole('ranks', partial(wanted, bench)))}",
         ("predicted by", "images", *(f"Spearman, {f} to 8 bits" for f in sets), "seconds"),
