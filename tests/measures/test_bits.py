@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import minsharp as ms
+from minsharp.errors import MinsharpWarning
 from minsharp.measures.noise import quantized
 from tests.support.zoo import BY_NAME, network
 
@@ -516,3 +517,15 @@ def test_roundings_that_break_the_network_are_named() -> None:
         ms.allocate_bits(Inverse(), data, costs="measured")
     with pytest.raises(ms.LossError, match="weighs nothing"):
         ms.allocate_bits(labelled()[0], (torch.ones(3, 4).double(), torch.full((3,), -100)), costs="measured")
+
+
+def test_labels_that_are_the_tokens_are_warned_of() -> None:
+    """However the bits are chosen."""
+    torch.manual_seed(0)
+    model, ids = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9)), torch.arange(12).view(2, 6) % 9
+    diagonal = ms.hessian_diagonal(model, (ids, ids), nn.CrossEntropyLoss(), class_axis=-1)
+    each: tuple[Any, ...] = ({"costs": "measured"}, {"costs": "both"}, {"diagonal": diagonal})
+    for options in each:
+        with pytest.warns(MinsharpWarning, match="the labels are the tokens that go in") as told:
+            ms.allocate_bits(model, (ids, ids), class_axis=-1, **options)
+        assert len(told) == 1

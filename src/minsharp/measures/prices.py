@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from ..curvature.hessian import hessian_diagonal
 from ..errors import InputError
 from ..losses import Criterion
+from ..losses.next_token import warn_unshifted
 from ..network.network import Network
 from ..network.reader import read
 from ..results.curvature import Diagonal, MatrixName, Trace, weights_at
 from ..subject.batches import Batch, Data, batches, first_of
+from ..subject.inputs import tensors_of
 from ..subject.model import Pattern, counted
 from ..subject.outputs import Pick
 from ..subject.shards import is_read_once
@@ -136,8 +138,8 @@ def prices(
             if first.targets is None:
                 raise InputError(UNLABELLED)
             network = read(model, first.inputs, outputs=outputs, class_axis=class_axis)
-    diagonal = asked.diagonal
-    if by != "measured" and diagonal is None:
+    diagonal, curved_here = asked.diagonal, by != "measured" and asked.diagonal is None
+    if curved_here:
         given = list(given) if by == "both" and is_read_once(given) else given  # it is gone through once more
         options: Any = {"outputs": outputs, "class_axis": class_axis} if network is model else {}
         options |= {"parameters": asked.parameters, "curvature": asked.curvature, "progress": progress, **estimate}
@@ -147,6 +149,8 @@ def prices(
     if by != "measured" and diagonal is not None:
         parts.append(_curved(diagonal, weights, choices, asked))
     if by != "curvature" and isinstance(network, Network):
+        if loss is None and not curved_here:
+            warn_unshifted(tensors_of(first.inputs), first.targets)
         parts.append(rises(network, given, loss, list(weights), choices, asked.noise, progress))
     costs = {name: torch.stack([part[name] for part in parts]).sum(0) for name in weights}
     sizes = {name: weight.numel() for name, weight in weights.items()}
