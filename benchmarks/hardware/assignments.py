@@ -1,11 +1,11 @@
 """Bits for each tensor: what predicts the cost of random assignments, and what the best of them does."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from time import process_time
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 import minsharp as ms
 from benchmarks.report import Table
-from minsharp.measures.bits import Per, rounding_increase
+from minsharp.measures.bits import allocated
 from minsharp.measures.noise import Noise, quantized
+from minsharp.measures.prices import Asked, Per, Prices, prices, rounding_increase
+from minsharp.measures.prices import Costs as Made
 from minsharp.reference.objective import Objective
 from minsharp.text import decimals
 
-from . import singly
 from .bench import Bench, right, rounded, shown
 from .networks import Data
 from .rounding import NOISES, SCALE
@@ -28,6 +29,8 @@ from .rounding import NOISES, SCALE
 NAME = "resnet20"
 TRIALS = 200
 CHOICES = range(3, 9)
+FROM_TWO = range(2, 9)
+WANTED = 0.9  # of Spearman's correlation
 FEWEST = (3, 4)  # bits: two sets of assignments
 FEW = 200  # images, for the methods that would take too long on all
 PROBES = (50, 200)
@@ -87,17 +90,12 @@ def costs(bench: Bench, method: str, samples: int) -> dict[str, Any]:
 
 
 def rank(bench: Bench, found: Mapping[str, Any], fewest: int) -> float:
-    """Spearman's rank correlation of predictions with what is measured: sums of costs, where nothing else is said."""
+    """Spearman's rank correlation of sums of costs with what is measured."""
     measured = increases(bench, fewest)
     each = drawn(measured["names"], fewest)
-    costs = found["costs"]
-    summed = [sum(_cost(costs[n], b) for n, b in bits.items()) for bits in each]
-    return float(spearmanr(found.get("added", {}).get(str(fewest), summed), measured["by"]).statistic)
-
-
-def _cost(of: Any, bits: int) -> float:
-    """From a list along CHOICES, or by number of bits."""
-    return float(of[str(bits)] if isinstance(of, Mapping) else of[CHOICES.index(bits)])
+    costs: Costs = found["costs"]
+    summed = [sum(costs[n][CHOICES.index(b)] for n, b in bits.items()) for bits in each]
+    return float(spearmanr(summed, measured["by"]).statistic)
 
 
 def _diagonal(curvature: Any) -> Method:
@@ -161,22 +159,57 @@ def rows_of(bench: Bench) -> Iterator[tuple[str, str, dict[str, Any]]]:
         for samples in (FEW, many) if method != "weight error" else (FEW,):
             for found in bench.whole(method, partial(costs, bench, method, samples)):
                 yield method, str(samples) if found["seconds"] else "-", found
-    for samples in (FEW, many):
-        for found in bench.whole(SINGLY, partial(rounded_one_by_one, bench, samples)):
-            yield f"{SINGLY}, losses added", str(samples), {k: v for k, v in found.items() if k != "added"}
-            yield f"{SINGLY}, outputs added", str(samples), found
+    for samples, by in product((FEW, many), ("measured", "both")):
+        for found in bench.whole(f"costs='{by}'", partial(OF_LIBRARY[by], bench, samples)):
+            yield f"allocate_bits, {by}", str(samples), found
     for probes in PROBES:
         for found in bench.whole(f"Hutchinson, {probes} probes", partial(hutchinson, bench, probes)):
             yield f"Hutchinson, {probes} probes", str(FEW), found
 
 
-SINGLY = "each tensor rounded alone"
+def alone(bench: Bench, samples: int, noise: Noise = "max", state: str = "as it is") -> dict[str, Any]:
+    """What rounding each tensor alone costs, from 2 bits on, as `allocate_bits` measures it; and processor seconds."""
+
+    def work() -> dict[str, Any]:
+        model, data = network(bench, noise, state)[0], bench.train(samples)
+        start = process_time()
+        found = prices(model, data, None, Asked(FROM_TWO, noise, "tensor", "measured", "hessian"))
+        return {"seconds": process_time() - start, "costs": {n: c[0].tolist() for n, c in found.costs.items()}}
+
+    found: dict[str, Any] = bench.cell(f"assignments/alone-{samples}-{noise}-{state}", work)
+    return found
 
 
-def rounded_one_by_one(bench: Bench, samples: int) -> dict[str, Any]:
-    """What rounding each tensor alone costs, and what it says of the assignments."""
-    sets = {fewest: drawn(increases(bench, fewest)["names"], fewest) for fewest in FEWEST}
-    return singly.ranked(bench, NAME, samples, sets)
+def measured_costs(bench: Bench, samples: int) -> dict[str, Any]:
+    """costs="measured", along CHOICES."""
+    found = alone(bench, samples)
+    return {**found, "costs": {n: c[-len(CHOICES) :] for n, c in found["costs"].items()}}
+
+
+def both_costs(bench: Bench, samples: int) -> dict[str, Any]:
+    """costs="both": the sum of the two."""
+    curved, tried = costs(bench, CURVED, samples), measured_costs(bench, samples)
+    summed = {n: [a + b for a, b in zip(c, tried["costs"][n], strict=True)] for n, c in curved["costs"].items()}
+    return {"seconds": curved["seconds"] + tried["seconds"], "costs": summed}
+
+
+CURVED = "allocate_bits, Hessian"
+OF_LIBRARY: dict[str, Callable[[Bench, int], dict[str, Any]]] = {
+    "curvature": lambda bench, samples: costs(bench, CURVED, samples),
+    "measured": measured_costs,
+    "both": both_costs,
+}
+
+
+def wanted(bench: Bench) -> str:
+    """Whether the predicted increase ranks as it should."""
+    told = []
+    for by, of in OF_LIBRARY.items():
+        found = of(bench, bench.options.calibration)
+        ranks = {f: rank(bench, found, f) for f in FEWEST}
+        met = "met" if min(ranks.values()) >= WANTED else "missed" if max(ranks.values()) < WANTED else "met on one set"
+        told.append(f'costs="{by}" has {", ".join(f"{r:.3f} from {f} bits" for f, r in ranks.items())} ({met})')
+    return f"Wanted: {WANTED} at least. {'; '.join(told)}."
 
 
 def rank_table(bench: Bench) -> Table:
@@ -190,9 +223,10 @@ def rank_table(bench: Bench) -> Table:
         f"raise the loss by more than {' and '.join(medians)}. Spearman's rank correlation of the predicted increase "
         f"with that measured on {many} training images; predicted from all of these or the first {FEW}. Seconds "
         "of one thread, for the curvature. *Actual errors* weighs the errors that rounding makes, the others the mean "
-        "error step²/12; *weight error* is the plain sum of squared errors. *Each tensor rounded alone* takes no "
-        "curvature, but a run of the network for each tensor and number of bits: increases of the loss are added, or "
-        "changes of the outputs, and the loss is taken of their sum.",
+        "error step²/12; *weight error* is the plain sum of squared errors. *Measured* takes no curvature, but a run "
+        "of the network for each tensor and number of bits (here 2 to 8), that tensor alone rounded: increases are "
+        "added up. "
+        f"*Both* adds to that the curvature of the Hessian.\n\n{''.join(bench.whole('ranks', partial(wanted, bench)))}",
         ("predicted by", "images", *(f"Spearman, {f} to 8 bits" for f in sets), "seconds"),
         [
             (m, n, *(f"{rank(bench, f, fewest):.3f}" for fewest in sets), decimals(f["seconds"], 1))
@@ -201,23 +235,54 @@ def rank_table(bench: Bench) -> Table:
     )
 
 
+def network(bench: Bench, noise: Noise, state: str) -> tuple[nn.Module, ms.Diagonal]:
+    """The network as it is, or the flattest for a noise; and its curvature."""
+    diagonal = bench.diagonal(NAME, "hessian")
+    if state == STATES[0]:
+        return bench.network(NAME)[0], diagonal
+    model, scales = bench.matched(NAME, "hessian", noise)
+    return model, moved(diagonal, scales)
+
+
+def priced(bench: Bench, noise: Noise, state: str, per: Per, by: Made) -> Prices:
+    """What 2 to 8 bits cost each tensor or channel."""
+    model, diagonal = network(bench, noise, state)
+    curved = prices(model, diagonal, None, Asked(FROM_TWO, noise, per, None, "hessian"))
+    if by == "curvature":
+        return curved
+    tried = alone(bench, bench.options.calibration, noise, state)["costs"]
+    rises = {n: torch.tensor([tried[n]], dtype=torch.float64) for n in curved.costs}
+    made = rises if by == "measured" else {n: c + rises[n] for n, c in curved.costs.items()}
+    return replace(curved, costs=made, by=by)
+
+
 def allocations(bench: Bench, noise: Noise, state: str) -> list[dict[str, Any]]:
     """The shares of images that are right with bits allocated, and with the same bits for all."""
-    found = []
+    found: list[dict[str, Any]] = []
     x, y = bench.test(NAME)
     data = x[: bench.options.samples_bits], y[: bench.options.samples_bits]
-    plain = state == STATES[0]
-    model, scales = (bench.network(NAME)[0], {}) if plain else bench.matched(NAME, "hessian", noise)
-    diagonal = moved(bench.diagonal(NAME, "hessian"), scales)
+    model = network(bench, noise, state)[0]
+    columns = [*ALLOCATED, *(MADE_OF if (noise, state) == ("max", STATES[0]) else ())]
+    known = {(per, by): priced(bench, noise, state, per, by) for per, by, _ in columns}
     for budget in BUDGETS:
         accuracies = {"uniform": share(right(model, data, rounded(model, budget, noise)))}
-        for per, least in ALLOCATED:
-            if least < budget:
-                options: Any = {"bits": range(least, 9), "budget": float(budget), "noise": noise, "per": per}
-                chosen = ms.allocate_bits(model, diagonal, **options)
-                accuracies[f"{per} {least}"] = share(right(model, data, rounded(model, dict(chosen.bits), noise)))
+        for per, by, choices in dict.fromkeys(columns):
+            if SETS[choices][0] < budget:
+                bits = allocated(narrowed(known[per, by], SETS[choices]), float(budget)).bits
+                accuracies[key(per, by, choices)] = share(right(model, data, rounded(model, dict(bits), noise)))
         found.append({"budget": budget, **accuracies})
     return found
+
+
+def narrowed(of: Prices, choices: Sequence[int]) -> Prices:
+    """With fewer numbers of bits to choose from."""
+    places = [of.choices.index(b) for b in choices]
+    return replace(of, choices=list(choices), costs={n: c[:, places] for n, c in of.costs.items()})
+
+
+def key(per: str, by: str, choices: str) -> str:
+    """What a column is called in a cell."""
+    return f"{per}, {by}, {choices}"
 
 
 def share(which: Tensor) -> float:
@@ -233,14 +298,23 @@ def moved(diagonal: ms.Diagonal, scales: Mapping[str, Any]) -> ms.Diagonal:
 
 STATES = ("as it is", "flattest")
 BUDGETS = (3, 4, 5)
-ALLOCATED: tuple[tuple[Per, int], ...] = (("tensor", 2), ("tensor", 3), ("channel", 2), ("channel", 3))
+SETS: dict[str, Sequence[int]] = {"2 to 8": FROM_TWO, "3 to 8": CHOICES, "2, 3, 4, 8": (2, 3, 4, 8)}
+ALLOCATED: tuple[tuple[Per, Made, str], ...] = (
+    ("tensor", "curvature", "2 to 8"),
+    ("tensor", "curvature", "3 to 8"),
+    ("tensor", "both", "2 to 8"),
+    ("tensor", "both", "3 to 8"),
+    ("channel", "curvature", "2 to 8"),
+    ("channel", "curvature", "3 to 8"),
+)
+MADE_OF: tuple[tuple[Per, Made, str], ...] = tuple(("tensor", by, choices) for by in get_args(Made) for choices in SETS)
 BITS_OF = {"tensor": "tensors", "channel": "channels"}
 
 
 def allocation(bench: Bench, noise: Noise, state: str) -> list[dict[str, Any]]:
     """What is known of a network with one kind of scales: the shares at each mean number of bits."""
-    key = f"allocations/{allocation_samples(bench)}/{NAME}-{noise}-{state}"
-    found: list[dict[str, Any]] = bench.cell(key, partial(allocations, bench, noise, state))
+    place = f"allocations/{allocation_samples(bench)}/{NAME}-{noise}-{state}"
+    found: list[dict[str, Any]] = bench.cell(place, partial(allocations, bench, noise, state))
     return found
 
 
@@ -251,66 +325,38 @@ def allocation_samples(bench: Bench) -> int:
 
 def allocation_table(bench: Bench) -> Table:
     """Accuracy of allocated and uniform bits."""
-    samples = allocation_samples(bench)
-    columns = ("uniform", *(f"{per} {least}" for per, least in ALLOCATED))
+    keys = ("uniform", *(key(*column) for column in ALLOCATED))
     rows = [
-        (SCALE[noise], state, str(each["budget"]), *(shown(each[c], samples) if c in each else "-" for c in columns))
+        (SCALE[noise], state, str(each["budget"]), *_shares(bench, each, keys))
         for noise, state in product(NOISES, STATES)
         for each in allocation(bench, noise, state)
     ]
     return Table(
         "Allocated bits",
-        f"ResNet-20, {samples:,} test images: accuracy in percent with the same bits for all, and with bits that "
-        "`allocate_bits` chose for each tensor or each output channel, the same on average, from 2 or from 3 up to 8. "
-        "*Flattest*: rescaled first, by `flattest` for the noise that rounding with these scales makes.",
-        ("scales", "network", "mean bits", "uniform", *(f"{BITS_OF[per]}, from {least}" for per, least in ALLOCATED)),
+        f"ResNet-20, {allocation_samples(bench):,} test images: accuracy in percent with the same bits for all, and "
+        "with bits that `allocate_bits` chose for each tensor or each output channel, the same on average, from 2 or "
+        "from 3 up to 8. *Flattest*: rescaled first, by `flattest` for the noise that rounding with these scales "
+        'makes. The costs of bits are by curvature alone, or by "both", for which labels are needed.',
+        ("scales", "network", "mean bits", "uniform", *(f"{BITS_OF[p]}, {by}, {c}" for p, by, c in ALLOCATED)),
         rows,
     )
 
 
-def rounded_alone(bench: Bench) -> list[dict[str, Any]]:
-    """The shares of images that are right with bits by what rounding each tensor alone does to the loss."""
-    model, data = bench.network(NAME)[0], tuple(t[: bench.options.samples_bits] for t in bench.test(NAME))
-    costs, found = rounded_one_by_one(bench, bench.options.calibration)["costs"], []
-    for budget in BUDGETS:
-        shares: dict[str, Any] = {"budget": budget}
-        for least in LEAST:
-            if least < budget:
-                bits = singly.allocated(costs, model, least, budget)
-                shares[str(least)] = share(right(model, data, rounded(model, bits, "max")))  # type: ignore[arg-type]
-        found.append(shares)
-    return found
+def _shares(bench: Bench, each: Mapping[str, float], keys: Sequence[str]) -> list[str]:
+    return [shown(each[k], allocation_samples(bench)) if k in each else "-" for k in keys]
 
 
-LEAST = (2, 3)
-
-
-def alone_key(bench: Bench) -> str:
-    """Where it is kept."""
-    return f"allocations/{allocation_samples(bench)}/{NAME}-singly"
-
-
-def alone_table(bench: Bench) -> Table:
-    """Accuracy of bits that are allocated by measured losses, beside those by curvature."""
-    samples = allocation_samples(bench)
-    found = bench.cell(alone_key(bench), partial(rounded_alone, bench))
-    known = allocation(bench, "max", STATES[0])
-    rows = [
-        (
-            str(each["budget"]),
-            shown(curved["uniform"], samples),
-            *(shown(of[k], samples) if k in of else "-" for of, prefix in ((curved, "tensor "), (each, ""))
-              for k in (f"{prefix}{least}" for least in LEAST)),
-        )
-        for each, curved in zip(found, known, strict=True)
-    ]  # fmt: skip
+def made_table(bench: Bench) -> Table:
+    """Accuracy by what the costs are made of."""
+    found = allocation(bench, "max", STATES[0])
     return Table(
-        "Allocated bits, from rounding each tensor alone",
-        f"ResNet-20 as it is, one scale per tensor, {samples:,} test images. The same program as above, its costs the "
-        f"increases of the loss on {bench.options.calibration} labelled training images when each tensor alone is "
-        "rounded. That is not in the library: it takes a run for each tensor and number of bits.",
-        ("mean bits", "uniform", *(f"{by}, from {b}" for by in ("curvature", "rounded alone") for b in LEAST)),
-        rows,
+        "Allocated bits, by what their costs are made of",
+        f"ResNet-20 as it is, one scale per tensor, {allocation_samples(bench):,} test images: bits for tensors from "
+        "three sets of choices, the last of them the one that `allocate_bits` has if nothing is said. Costs by "
+        f"curvature on {bench.options.calibration} training images, measured on the same with each tensor rounded "
+        "alone, or both.",
+        ("mean bits", "uniform", *(f"{by}, {choices}" for _, by, choices in MADE_OF)),
+        [(str(each["budget"]), *_shares(bench, each, ("uniform", *(key(*c) for c in MADE_OF)))) for each in found],
     )
 
 
@@ -318,4 +364,4 @@ def tables(bench: Bench) -> Iterator[Table]:
     """Ranks, and what an allocation is worth."""
     yield rank_table(bench)
     yield allocation_table(bench)
-    yield alone_table(bench)
+    yield made_table(bench)

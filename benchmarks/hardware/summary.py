@@ -1,6 +1,6 @@
 """What the page on hardware says in numbers: a part of it, between two marks, that this command writes anew."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -13,7 +13,7 @@ from minsharp.text import markdown_table
 
 from . import assignments, predictions, pruning, rounding
 from .bench import VARIANTS, Bench
-from .rounding import Cells
+from .rounding import MATCHED, READINGS, Cells
 
 BEGIN, END = "<!-- made by python -m benchmarks.hardware -->", "<!-- end -->"
 LOW = (4, 3)
@@ -35,9 +35,13 @@ def lines(bench: Bench) -> Iterator[str]:
 
 def _variants(found: Mapping[str, Cells]) -> Iterator[str]:
     """Which equivalent network is best, and where it does not matter."""
-    counts = {v: sum(near(cells, v) for cells in found.values()) for v in VARIANTS}
-    told = ", ".join(f"{v} {count}" for v, count in sorted(counts.items(), key=lambda pair: -pair[1]))
-    yield f"Best, or within a standard error of it, in so many of the {10 * len(found)} cells from 8 to 3 bits: {told}."
+    counts = {v: [sum(rounding.count(cells, v, r) for cells in found.values()) for r in READINGS] for v in VARIANTS}
+    told = ", ".join(f"{v} {a} ({b})" for v, (a, b) in sorted(counts.items(), key=lambda pair: pair[1], reverse=True))
+    yield (
+        f"Best, or within a standard error of it, in so many of the {10 * len(found)} cells from 8 to 3 bits, by the "
+        f"error of the best share (and by that of the difference on the same images): {told}. Wanted were "
+        f"{rounding.ENOUGH} of 10 of each network: {_of_each(found)}."
+    )
     most = max(_spread(cells, noise) for cells, noise in product(found.values(), rounding.NOISES))
     yield f"With 8 bits the best and the worst of the six are at most {most:.2f} points apart: there is nothing to win."
 
@@ -60,9 +64,14 @@ def _predicted(bench: Bench) -> str:
     )
 
 
-def near(cells: Cells, variant: str) -> int:
-    """In how many of the ten cells of a network a variant is the best or near it."""
-    return sum(rounding.near(cells, variant, noise, b) for noise, b in product(rounding.NOISES, rounding.BITS))
+def _of_each(found: Mapping[str, Cells]) -> str:
+    """Network by network, what the matched objective has."""
+    counts = {v: [[rounding.count(cells, v, r) for r in READINGS] for cells in found.values()] for v in MATCHED}
+    told = []
+    for v, pairs in counts.items():
+        each = ", ".join(f"{name} {a} ({b})" for name, (a, b) in zip(found, pairs, strict=True))
+        told.append(f"{v} has {each}")
+    return "; ".join(told)
 
 
 def _spread(cells: Cells, noise: Noise) -> float:
@@ -72,52 +81,47 @@ def _spread(cells: Cells, noise: Noise) -> float:
 
 def _bits(bench: Bench) -> str:
     """Ranks, and what bits from two on cost."""
-    costs = assignments.costs(bench, "allocate_bits, Hessian", bench.options.calibration)
-    sets = [f for f in assignments.FEWEST for _ in bench.whole("bits", partial(assignments.increases, bench, f))]
-    ranks = [f"{assignments.rank(bench, costs, f):.3f} from {f} bits" for f in sets]
+    ranks = {by: _ranks(bench, of) for by, of in assignments.OF_LIBRARY.items()}
     (four,) = (c for c in assignments.allocation(bench, "max", assignments.STATES[0]) if c["budget"] == 4)
-    uniform, two, three = (100 * four[key] for key in ("uniform", "tensor 2", "tensor 3"))
+    shares = {by: 100 * four[assignments.key("tensor", by, "2, 3, 4, 8")] for by in ("curvature", "both")}
+    three = {by: 100 * four[assignments.key("tensor", by, "3 to 8")] for by in ("curvature", "both")}
     return (
-        f"The predicted increase ranks {assignments.TRIALS} random assignments of bits like the measured one (Spearman "
-        f"{', '.join(ranks)} on). At a mean of 4 bits ResNet-20 has {uniform:.1f} % with the same bits for all, "
-        f"{three:.1f} % allocated from 3 bits on, and {two:.1f} % if 2 bits may be chosen. "
-        f"{_alone(bench)}{_channels(bench)}"
+        f"The predicted increase ranks {assignments.TRIALS} random assignments of bits (from 3, and from 4 on) like "
+        f"the measured one with a Spearman correlation of {ranks['curvature']} by curvature alone, and {ranks['both']} "
+        f'with costs="both", labelled data given; {assignments.WANTED} was wanted. At a mean of 4 bits ResNet-20 has '
+        f"{100 * four['uniform']:.1f} % with the same bits for all, and from 2, 3, 4 and 8 bits "
+        f"{shares['curvature']:.1f} % by curvature alone, {shares['both']:.1f} % by both; from 3 to 8 bits "
+        f"{three['curvature']:.1f} and {three['both']:.1f} %. {_channels(bench)}"
     )
 
 
-def _alone(bench: Bench) -> str:
-    """What ranks better, and allocates no better."""
-    found = assignments.rounded_one_by_one(bench, bench.options.calibration)
-    ranks = [f"{assignments.rank(bench, found, fewest):.3f}" for fewest in assignments.FEWEST]
-    each = {c["budget"]: c for c in bench.cell(assignments.alone_key(bench), lambda: assignments.rounded_alone(bench))}
-    shares = [f"{100 * each[budget]['2']:.1f}" for budget in assignments.BUDGETS]
-    return (
-        "Rounding each tensor alone and adding up what that does to the outputs ranks them better "
-        f"({', '.join(ranks)}), but allocating by its losses is not better throughout: {', '.join(shares)} % at "
-        f"{', '.join(map(str, assignments.BUDGETS))} bits in the mean, from 2 on. "
-    )
+def _ranks(bench: Bench, of: Callable[[Bench, int], dict[str, Any]]) -> str:
+    """Of both sets."""
+    found = of(bench, bench.options.calibration)
+    return " and ".join(f"{assignments.rank(bench, found, fewest):.3f}" for fewest in assignments.FEWEST)
 
 
 def _channels(bench: Bench) -> str:
     """Bits of channels beside bits of tensors."""
     cases = {
-        f"{rounding.SCALE[noise]}, {state}, {each['budget']} bits, from {least}": _gain(each, least)
+        f"{rounding.SCALE[noise]}, {state}, {each['budget']} bits, {choices}": _gain(each, choices)
         for noise, state in product(rounding.NOISES, assignments.STATES)
         for each in assignments.allocation(bench, noise, state)
-        for least in assignments.LEAST
-        if f"channel {least}" in each
+        for choices in ("2 to 8", "3 to 8")
+        if assignments.key("channel", "curvature", choices) in each
     }
     low, high = (of(cases, key=cases.__getitem__) for of in (min, max))
     return (
-        f"Bits for each channel leave more than bits for each tensor, the same on average, in {_above(cases)} of "
-        f"{len(cases)} cases: {cases[high]:+.1f} points at best ({high}), {cases[low]:+.1f} at worst ({low}), "
-        f"{median(cases.values()):+.1f} in the middle."
+        "By curvature alone, bits for each channel leave more than bits for each tensor, the same on average, in "
+        f"{_above(cases)} of {len(cases)} cases: {cases[high]:+.1f} points at best ({high}), {cases[low]:+.1f} at "
+        f"worst ({low}), {median(cases.values()):+.1f} in the middle."
     )
 
 
-def _gain(shares: Mapping[str, Any], least: int) -> float:
+def _gain(shares: Mapping[str, Any], choices: str) -> float:
     """In points, of channels over tensors."""
-    return 100 * (float(shares[f"channel {least}"]) - float(shares[f"tensor {least}"]))
+    channels, tensors = (float(shares[assignments.key(per, "curvature", choices)]) for per in ("channel", "tensor"))
+    return 100 * (channels - tensors)
 
 
 def _above(gains: Mapping[str, float]) -> int:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 import minsharp as ms
 from minsharp.cli.main import run
+from minsharp.measures.prices import Costs
 
 MODEL = "tests.cli.test_bits:factory"
 
@@ -38,6 +40,27 @@ def test_bits(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "<svg" in plot.read_text()
     assert run(["bits", MODEL, "--data", data, "--size", "40"]) == 0
     assert "bits per weight" in capsys.readouterr().out
+
+
+def test_what_the_costs_are_made_of(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held, report = load_file(data), tmp_path / "report.html"
+    pair = (held["x"].double(), held["y"])
+    save_file({"x": held["x"]}, tmp_path / "unlabelled.safetensors")
+    for costs in get_args(Costs):
+        assert run(["bits", MODEL, "--data", data, "--costs", costs, "--json"]) == 0
+        expected = ms.allocate_bits(factory(), pair, costs=costs)
+        printed = json.loads(capsys.readouterr().out)
+        assert (printed["costs"], printed["bits"]) == (costs, dict(expected.bits))
+        assert printed["increase"] == pytest.approx(expected.increase, rel=1e-9)
+    arguments = ["bits", MODEL, "--data", str(tmp_path / "unlabelled.safetensors"), "--budget", "2"]
+    assert run([*arguments, "--report", str(report)]) == 0
+    warning = "2 bits in 0.weight, 2.weight: what curvature alone predicts"
+    assert warning in " ".join(capsys.readouterr().out.split())
+    assert warning in report.read_text()
+    assert run([*arguments, "--costs", "measured"]) == 2
+    assert "is measured with targets" in capsys.readouterr().err
+    assert run(["bits", MODEL, "--data", data, "--costs", "guess"]) == 2
+    assert "'guess' is not one of 'curvature', 'measured', 'both'" in capsys.readouterr().err
 
 
 def test_bits_of_channels(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,3 +181,21 @@ def test_a_smooth_network(data: str, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "nothing to rescale" in capsys.readouterr().out
     assert run(["flatten", factory, *arguments, "--noise", "gauss"]) == 2
     assert "'gauss' is not one of 'absolute', 'relative', 'max', 'max-per-channel'" in capsys.readouterr().err
+
+
+def test_a_report_goes_without_a_minimum_that_cannot_be(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "report.html"
+    arguments = ["bits", "tests.cli.test_bits:smooth", "--data", data, "--tolerance", "0.1", "--report", str(report)]
+    assert run(arguments) == 0
+    assert "What the flattest network changes" in report.read_text()
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise ms.InputError("below zero")
+
+    monkeypatch.setattr("minsharp.cli.bits.minimum_sharpness", refuse)
+    assert run(arguments) == 0
+    assert "the report goes without the flattest network: below zero" in capsys.readouterr().err
+    assert "What the flattest network changes" not in report.read_text()
+    assert "Bits of each tensor" in report.read_text()

@@ -1,5 +1,6 @@
 """Bits for each tensor: optimal, within the budget, and what they cost."""
 
+import copy
 import dataclasses
 import itertools
 import json
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 import minsharp as ms
+from minsharp.errors import MinsharpWarning
 from minsharp.measures.noise import quantized
 from tests.support.zoo import BY_NAME, network
 
@@ -327,10 +330,14 @@ def test_rounded_networks_are_measured() -> None:
     [
         ({"budget": 1.0}, r"budget=1\.0 bits per weight: no assignment meets it\. With 2 bits throughout"),
         ({"size": 3}, "size=3 bytes: no assignment meets it"),
-        ({}, "expected one of them, as in budget=4.0"),
         ({"budget": 4.0, "size": 100}, "expected one of them"),
         ({"budget": "four"}, "budget='four', size=None: expected a number"),
         ({"size": True}, "budget=None, size=True: expected a number"),
+        ({"size": 10.5}, r"budget=None, size=10\.5: expected a number, .* or a whole one"),
+        ({"costs": "guess"}, "costs='guess': expected 'curvature', 'measured' or 'both'"),
+        ({"costs": "both", "per": "channel"}, "costs='both' takes a run of the network for each group"),
+        ({"costs": "both", "curvature": "margin"}, "increases of the loss, which curvature='margin' does not give"),
+        ({"diagonal": 3}, r"diagonal is a int: expected hessian_diagonal\(model, data\)"),
         ({"budget": 4.0, "bits": (1, 2)}, "bits=1: expected a whole number from 2"),
         ({"budget": 4.0, "bits": ()}, "expected some numbers of bits"),
         ({"budget": 4.0, "bits": 4}, r"bits=4: expected numbers of bits to choose from, as in bits=\(2, 3, 4, 8\)"),
@@ -407,3 +414,118 @@ def test_outputs_that_are_no_numbers_have_no_robustness() -> None:
     assert isinstance(inputs, Tensor)
     with pytest.raises(ms.NonFiniteError, match="the outputs on this data are not finite"):
         ms.noise_robustness(network(entry), (inputs * torch.nan, targets))
+
+
+def risen(model: nn.Module, x: Tensor, y: Tensor, name: str, bits: int, noise: Any) -> float:
+    """How much the loss grows, by hand: a copy with one tensor rounded; a rise below zero is none."""
+    other = copy.deepcopy(model)
+    weight = dict(other.named_parameters())[name]
+    with torch.no_grad():
+        rows = [weight] if noise == "max" else list(weight)
+        rounded = [by_hand(row.detach(), bits) for row in rows]
+        weight.copy_(rounded[0] if noise == "max" else torch.stack(rounded))
+        return max(float(cross_entropy(other(x), y)) - float(cross_entropy(model(x), y)), 0.0)
+
+
+@pytest.mark.parametrize("noise", ["max", "max-per-channel"])
+def test_costs_that_are_measured(noise: Any) -> None:
+    """Each tensor rounded by hand; both is the sum, and what is chosen is the best of all assignments."""
+    model, x, y = labelled()
+    names, choices, loader = ["0.weight", "2.weight"], (2, 3, 4, 8), [(x[:17], y[:17]), (x[17:], y[17:])]
+    alone = {(n, b): risen(model, x, y, n, b, noise) for n in names for b in choices}
+    before = {n: p.clone() for n, p in model.named_parameters()}
+    options: Any = {"bits": choices, "noise": noise}
+    curved = {b: ms.allocate_bits(model, (x, y), costs="curvature", budget=b, bits=(b,), noise=noise) for b in choices}
+    for costs in ("measured", "both"):
+        found = ms.allocate_bits(model, loader, costs=costs, **options)
+        each: dict[Any, float] = dict(alone)
+        if costs == "both":
+            each = {(n, b): rise + curved[b].by_parameter[n] for (n, b), rise in alone.items()}
+        for name in names:
+            assert found.by_parameter[name] == pytest.approx(each[name, found.bits[name]], rel=1e-6, abs=1e-7)
+        for b in choices:
+            assert found.uniform[str(b)] == pytest.approx(sum(each[n, b] for n in names), rel=1e-6, abs=1e-7)
+        fit = [(a, b) for a in choices for b in choices if 24 * a + 18 * b <= 4 * 42]
+        assert found.increase == pytest.approx(min(each[names[0], a] + each[names[1], b] for a, b in fit), rel=1e-6)
+        assert (found.costs, found.warning, found.predicted) == (costs, "", "increase of the loss")
+        assert found.to_dict()["costs"] == costs
+    assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
+
+
+def labelled() -> tuple[nn.Sequential, Tensor, Tensor]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).double()
+    x = torch.randn(40, 4).double()
+    return model, x, (model(x) + torch.randn(40, 3)).argmax(1)
+
+
+def test_costs_are_those_that_can_be() -> None:
+    """Both with labels and tensors; curvature for what has no labels, for channels, for the margin, for a diagonal."""
+    model, x, y = labelled()
+    data, diagonal = (x, y), ms.hessian_diagonal(model, x)
+    both = ms.allocate_bits(model, data)
+    assert both.costs == "both"
+    assert ms.allocate_bits(model, data, diagonal=diagonal).bits == both.bits
+    assert ms.allocate_bits(model, iter([data])) == both
+    measured = ms.allocate_bits(model, data, costs="measured")
+    assert ms.allocate_bits(model, iter([data]), costs="measured") == measured
+    curved: list[tuple[Any, Any]] = [
+        (x, {}), (diagonal, {}), (data, {"per": "channel"}), (data, {"curvature": "margin"}),
+        (iter([x]), {}), (data, {"costs": "curvature"}),
+    ]  # fmt: skip
+    for given, options in curved:
+        assert ms.allocate_bits(model, given, **options).costs == "curvature"
+    assert ms.allocate_bits(model, data, parameters="2.*").bits.keys() == {"2.weight"}
+    assert ms.allocate_bits(model, data, parameters="2.*", costs="measured").bits.keys() == {"2.weight"}
+    with pytest.raises(ms.InputError, match=r'pass data=\(inputs, targets\), or ask for costs="curvature"'):
+        ms.allocate_bits(model, x, costs="measured")
+    with pytest.raises(ms.InputError, match=r"costs='both' needs data with targets, got a Diagonal: pass it beside"):
+        ms.allocate_bits(model, diagonal, costs="both")
+
+
+def test_a_smooth_network_is_measured_without_its_hessian() -> None:
+    model, x, y = labelled()
+    model[1] = nn.Tanh()
+    found = ms.allocate_bits(model, (x, y), costs="measured")
+    assert found.costs == "measured"
+    assert found.mean_bits <= 4
+
+
+def test_two_bits_by_curvature_are_warned_of() -> None:
+    model, x, _ = labelled()
+    result = ms.allocate_bits(model, x, budget=2.0)
+    assert result.warning.startswith("2 bits in 0.weight, 2.weight: what curvature alone predicts there")
+    assert result.warning in repr(result)
+    assert not ms.allocate_bits(model, x, bits=(3, 4), budget=3.0).warning
+    per = ms.allocate_bits(model, x, budget=2.0, per="channel")
+    assert per.warning.startswith("2 bits in 0.weight")
+
+
+def test_roundings_that_break_the_network_are_named() -> None:
+    class Inverse(nn.Module):
+        """Infinite where a weight is rounded to zero."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor([[1.0, 0.1]]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x / self.weight
+
+    data = (torch.ones(3, 2), torch.zeros(3, dtype=torch.long))
+    with pytest.raises(ms.NonFiniteError, match="with 'weight' rounded to 2 bits the loss is not finite"):
+        ms.allocate_bits(Inverse(), data, costs="measured")
+    with pytest.raises(ms.LossError, match="weighs nothing"):
+        ms.allocate_bits(labelled()[0], (torch.ones(3, 4).double(), torch.full((3,), -100)), costs="measured")
+
+
+def test_labels_that_are_the_tokens_are_warned_of() -> None:
+    """However the bits are chosen."""
+    torch.manual_seed(0)
+    model, ids = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9)), torch.arange(12).view(2, 6) % 9
+    diagonal = ms.hessian_diagonal(model, (ids, ids), nn.CrossEntropyLoss(), class_axis=-1)
+    each: tuple[Any, ...] = ({"costs": "measured"}, {"costs": "both"}, {"diagonal": diagonal})
+    for options in each:
+        with pytest.warns(MinsharpWarning, match="the labels are the tokens that go in") as told:
+            ms.allocate_bits(model, (ids, ids), class_axis=-1, **options)
+        assert len(told) == 1

@@ -1,5 +1,6 @@
 """The least effect of noise that grows with the weights: against an independent minimiser, and on its promises."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
+from minsharp.solve.status import Status
 from tests.support.zoo import BY_NAME, ZOO, Entry, call, network, rescaled
 
 NOISES = ("relative", "max", "max-per-channel")
@@ -159,8 +161,6 @@ def test_the_flattest_network_is_verified(noise: Any, curvature: Any) -> None:
 
 
 def test_a_lie_is_found() -> None:
-    import dataclasses
-
     entry = BY_NAME["mlp"]
     model, data = entry.model(), entry.data()
     result = ms.minimum_sharpness(model, data, scope="neuron", noise="max")
@@ -243,6 +243,18 @@ def test_all_zero_tensors_have_no_noise() -> None:
     result = ms.minimum_sharpness(model, x, scope="neuron", noise="max")
     assert (result.value, result.lower_bound) == (0, 0)
     assert result.status.startswith("zero")
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    for noise in NOISES:
+        for scope in ("neuron", "layer"):
+            result = ms.minimum_sharpness(model, x, scope=scope, noise=noise)  # type: ignore[arg-type]
+            assert (result.value, result.status.case) == (0, Status.NO_NOISE)
+            assert "no weight that the noise reaches has both curvature and size" in result.status
+    none = estimated(ms.hessian_diagonal(model, x), lambda _, h: 0 * h)
+    result = ms.minimum_sharpness(model, none, scope="neuron", noise="max")
+    assert result.status.case is Status.NO_CURVATURE
+    assert ms.minimum_sharpness(model, none, scope="neuron").status.case is Status.NO_CURVATURE
 
 
 def test_a_trivial_group() -> None:
@@ -266,5 +278,88 @@ def test_what_is_refused() -> None:
     diagonal = ms.hessian_diagonal(net, data)
     sums = {name: -value for name, value in diagonal.sum.sums.items()}
     negative = ms.Diagonal(type(diagonal.sum)(sums, 1.0, 5), "hessian", "x", True, diagonal.exact, diagonal.graph)
-    with pytest.raises(ms.InputError, match=r"the curvature of '0\.weight' is -"):
+    with pytest.raises(
+        ms.InputError, match=r"the curvature of '0\.weight' that one scale moves is -.* scope=\"layer\""
+    ):
         ms.minimum_sharpness(net, negative, scope="neuron", noise="max")
+
+
+def estimated(diagonal: ms.Diagonal, shift: Any) -> ms.Diagonal:
+    """With other sums."""
+    sums = {name: shift(name, h) for name, h in diagonal.sum.sums.items()}
+    return dataclasses.replace(diagonal, sum=dataclasses.replace(diagonal.sum, sums=sums))
+
+
+class Mixed(nn.Module):
+    """Scales on both sides of the first pair of layers, none within the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(
+            nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 7), nn.GELU(), nn.Linear(7, 5), nn.GELU(), nn.Linear(5, 4)
+        ).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.layers(x)
+        return outputs
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_negative_entries_that_only_count_in_a_sum(noise: Any) -> None:
+    """What no number tells apart is added up: moving curvature between such entries changes nothing."""
+    model, x = Mixed(), torch.randn(30, 6).double()
+    diagonal = ms.hessian_diagonal(model, x, curvature="ggn")
+
+    def moved(name: str, h: Tensor) -> Tensor:
+        """More than there is, from the first entry to the second: of one row, or where nothing moves."""
+        other = h.clone()
+        if name in ("layers.4.weight", "layers.6.weight"):
+            other[0, 0] -= 2 * h.sum()
+            other[0, 1] += 2 * h.sum()
+        elif name == "layers.0.weight":
+            other[2, 0] -= 2 * h.sum()
+            other[2, 1] += 2 * h.sum()
+        elif name == "layers.2.bias" and noise != "relative":  # exact
+            other -= 2 * h.sum()
+        return other
+
+    expected = ms.minimum_sharpness(model, diagonal, scope="neuron", noise=noise)
+    found = ms.minimum_sharpness(model, estimated(diagonal, moved), scope="neuron", noise=noise)
+    assert found.value == pytest.approx(expected.value, rel=1e-7)
+    assert found.lower_bound == pytest.approx(expected.lower_bound, rel=1e-6)
+    assert found.value < found.trace
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_channels_that_nothing_moves_count_in_sum(noise: Any) -> None:
+    model, x = Mixed(), torch.randn(30, 6).double()
+    diagonal = ms.hessian_diagonal(model, x, curvature="ggn")
+
+    def moved(name: str, h: Tensor) -> Tensor:
+        """One channel below zero, by less than the others weigh."""
+        return torch.cat([-0.01 * h[:1], h[1:]]) if name == "layers.6.weight" else h
+
+    changed = estimated(diagonal, moved)
+    found = ms.minimum_sharpness(model, changed, scope="neuron", noise=noise)
+    weights = {n: p.detach() for n, p in ms.rescale(model, found.scales).named_parameters()}
+    t = found.symmetries.log_scales(found.z)
+    h = {n: v * (-2 * t[n]).exp() for n, v in changed.by_parameter.items()}
+    assert objective(h, weights, noise, found.biases) == pytest.approx(found.value, rel=1e-8)
+    assert found.value - found.lower_bound <= 1e-6 * found.value
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_smooth_networks_by_an_estimate(noise: Any) -> None:
+    """Nothing to rescale: the sum is the minimum, whatever the signs of its entries."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)).double()
+    x = torch.randn(40, 6).double()
+    diagonal = ms.hessian_diagonal(model, (x, model(x).argmax(1)), tolerance=0.01)
+    assert min(float(h.min()) for h in diagonal.by_parameter.values()) < 0
+    for scope in ("neuron", "layer"):
+        result = ms.minimum_sharpness(model, diagonal, scope=scope, noise=noise)
+        weights = {n: p.detach() for n, p in model.named_parameters()}
+        assert result.value == pytest.approx(objective(diagonal.by_parameter, weights, noise, result.biases), rel=1e-9)
+    with pytest.raises(ms.InputError, match=r"times its noise, adds up to -.* ask for curvature=\"ggn\""):
+        ms.minimum_sharpness(model, estimated(diagonal, lambda _, h: -h), scope="neuron", noise=noise)

@@ -3,11 +3,13 @@
 from math import erf, sqrt
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import minsharp as ms
+from minsharp.losses import Margin
 from minsharp.measures.noise import programming_variance
 from tests.support.zoo import BY_NAME, ZOO, Entry, call, network
 
@@ -145,8 +147,72 @@ def test_what_is_refused(options: dict[str, Any], message: str) -> None:
         ms.predicted_accuracy(network(entry), entry.data(), **options)
 
 
-@pytest.mark.parametrize("sigmas", [0.1, [], [-0.1], [float("nan")], [float("inf")], ["large"]])
+@pytest.mark.parametrize(
+    "sigmas",
+    [0.1, [], [-0.1], [float("nan")], [float("inf")], ["large"], torch.tensor(0.1), 1j, object(), {0.1: 1}, [[1]]],
+)
 def test_sizes_that_are_none(sigmas: Any) -> None:
     entry = BY_NAME["mlp"]
     with pytest.raises(ms.InputError, match=r"sigmas=.*: expected sizes of noise"):
         ms.noise_robustness(network(entry), entry.data(), sigmas=sigmas)
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_numbers_to_come_near_to_are_no_classes(measured: bool) -> None:
+    """Accuracy is for whole numbers and truth values, and for floats that are all 0 or 1, of all batches."""
+
+    def accuracy(targets: Tensor, loss: nn.Module | None = None, size: int = 40) -> float | None:
+        torch.manual_seed(0)
+        model = nn.Linear(6, 1)
+        x = torch.randn(40, 6, generator=torch.Generator().manual_seed(1))
+        data = list(zip(x.split(size), targets.split(size), strict=True))
+        if not measured:
+            return ms.predicted_accuracy(model, data, loss, sigma=1e-9).accuracy
+        level = ms.noise_robustness(model, data, loss, sigmas=[0.0], trials=2).levels[0]
+        assert loss is None or level.loss is not None
+        return None if level.accuracy is None else level.accuracy.mean
+
+    real, classes = torch.randn(40, 1), (torch.arange(40) % 2 == 0)[:, None]
+    mixed = torch.cat([classes[:20].float(), real[20:]])
+    for loss in (nn.MSELoss(), nn.HuberLoss()):
+        assert accuracy(real, loss) is None
+        assert accuracy(mixed, loss, 20) is None
+    assert accuracy(classes.float(), nn.MSELoss()) is None
+    assert accuracy(classes * 0.5, nn.BCEWithLogitsLoss()) is None
+    share = accuracy(classes.float(), nn.BCEWithLogitsLoss(), 8)
+    assert share is not None
+    assert 0 < share < 1
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 100])
+def test_of_equal_outputs_the_first_counts(classes: int) -> None:
+    """In the prediction, in draws and in the margin alike."""
+    model = nn.Linear(6, classes)
+    for p in model.parameters():
+        nn.init.zeros_(p)
+    with torch.no_grad():
+        model.bias[0] = -1.0  # a tie of all the others
+    x = torch.randn(20, 6)
+    for label in range(classes):
+        data = (x, torch.full((20,), label))
+        accuracy = ms.predicted_accuracy(model, data, sigma=0.0).accuracy
+        (level,) = ms.noise_robustness(model, data, sigmas=[0.0], trials=2).levels
+        assert level.accuracy is not None
+        assert accuracy == level.accuracy.mean == float(label == 1)
+    directions = Margin(0.1).directions(torch.tensor([[0.0, 3.0, 3.0, 3.0], [5.0, 1.0, 5.0, 1.0]]))
+    assert directions.tolist() == [[0, 1, -1, 0], [1, 0, -1, 0]]
+
+
+def test_sizes_of_the_noise_that_is_usual() -> None:
+    """The device itself for phase-change memory; numbers of any kind, in any iterable."""
+    entry = BY_NAME["mlp"]
+    net, data = network(entry), entry.data()
+
+    def sizes(**options: Any) -> list[float | None]:
+        return [level.sigma for level in ms.noise_robustness(net, data, trials=2, **options).levels]
+
+    assert sizes(noise="pcm") == [1.0]
+    assert sizes(noise="relative") == sizes() == sizes(sigmas=None) == [0.01, 0.03, 0.1]
+    given = [0.5, 0.25]
+    for sigmas in (tuple(given), torch.tensor(given), np.array(given), iter(given), [np.float32(0.5), 0.25]):
+        assert sizes(sigmas=sigmas) == given

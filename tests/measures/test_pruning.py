@@ -52,6 +52,37 @@ def test_torch_takes_the_masks() -> None:
     assert zeros == int(0.75 * 56)
 
 
+@pytest.mark.parametrize("amount", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.97, 0.999, 1.0])
+def test_as_many_as_torch_prunes(amount: float) -> None:
+    """The masks of `global_unstructured` and `l1_unstructured` with the same scores: rounded to nearest."""
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(4, 7), nn.ReLU(), nn.Linear(7, 3))
+    scores = ms.hessian_diagonal(model, torch.randn(16, 4), parameters="*.weight").saliency(model)
+    assert any(int(a * 49) != round(a * 49) for a in (0.1, 0.3, 0.7))
+    layers = {"0.weight": (model[0], "weight"), "2.weight": (model[2], "weight")}
+    each = ms.pruning_masks(scores, amount, scope="layer")
+    for name, (layer, weight) in layers.items():
+        prune.l1_unstructured(layer, weight, amount, importance_scores=scores[name])
+        assert torch.equal(layer.weight_mask, each[name])
+        prune.remove(layer, weight)
+    given = {layer: scores[name] for name, layer in layers.items()}
+    prune.global_unstructured(list(given), prune.L1Unstructured, given, amount=amount)
+    everywhere = ms.pruning_masks(scores, amount)
+    assert all(torch.equal(layer.weight_mask, everywhere[name]) for name, (layer, _) in layers.items())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_have_no_saliency(value: float) -> None:
+    model: Any = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    diagonal = ms.hessian_diagonal(model, torch.randn(16, 4))
+    with torch.no_grad():
+        model[2].weight[0, 0] = value
+    with pytest.raises(
+        ms.NonFiniteError, match=r"the weights of '2\.weight' are not all finite: they have no saliency"
+    ):
+        diagonal.saliency(model)
+
+
 def test_what_is_no_score_is_refused() -> None:
     given: tuple[tuple[Any, Any, str], ...] = (
         (5, 0.5, "scores=int: expected a tensor for each parameter"),

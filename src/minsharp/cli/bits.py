@@ -1,31 +1,31 @@
 """How many bits each tensor gets: what ``minsharp bits`` does."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..curvature.hessian import hessian_diagonal
+from ..errors import MinsharpError
 from ..extras import required
 from ..files import write_atomically, write_text
-from ..measures.bits import BitAllocation, allocate_bits
+from ..measures.bits import BitAllocation, allocated
 from ..measures.minimum import minimum_sharpness
+from ..measures.prices import Asked, Prices, prices
 from ..measures.robustness import NoiseLevel, noise_robustness
 from ..results.curvature import Diagonal
 from ..text import count, number
 from ..text.terminal import rich_table
-from . import options
 from .output import console, note, plain, print_json, watched
 from .reporting import rounded, versions, write
 from .task import Task
 
 
-def allocated(
+def give(
     task: Task,
-    numbers: list[int],
+    asked: Mapping[str, Any],
     budget: float | None,
     size: int | None,
-    noise: options.Rounding,
-    per: options.Per,
     *,
     out: Path | None,
     plot: Path | None,
@@ -33,9 +33,12 @@ def allocated(
     as_json: bool,
 ) -> None:
     """Give each tensor its bits, print them, and write and draw what is asked for."""
-    diagonal = hessian_diagonal(task.network, task.data.batches, task.loss, **task.options)
-    chosen: Any = {"bits": numbers, "noise": str(noise), "per": str(per)}
-    result = allocate_bits(task.network, diagonal, budget=_budget(budget, size), size=size, **chosen)
+    diagonal = None
+    if asked["costs"] != "measured" or report is not None:
+        diagonal = hessian_diagonal(task.network, task.data.batches, task.loss, **task.options)
+    whole = Asked(**asked, curvature=task.curvature, parameters=task.parameters, diagonal=diagonal)
+    costs = prices(task.network, task.data.batches, task.loss, whole, progress=watched())
+    result = allocated(costs, budget, size)
     if as_json:
         print_json({**task.settings, **result.to_dict()})
     else:
@@ -44,18 +47,22 @@ def allocated(
         write_text(out, json.dumps(plain(result.to_dict()), indent=2) + "\n")
         note(f"wrote {out}")
     if plot is not None:
-        _draw(plot, task, diagonal, chosen)
+        _draw(plot, task, costs)
         note(f"wrote {plot}")
-    if report is not None:
-        minimum = minimum_sharpness(task.network, diagonal, scope="neuron", noise=chosen["noise"])
-        tried = [*numbers, dict(result.bits)]
-        noisy = rounded(task, versions(task, minimum.scales), tried, chosen["noise"])
-        write(report, task, minimum=minimum, bits=result, **noisy)
+    if report is not None and diagonal is not None:
+        _report(report, task, diagonal, result)
 
 
-def _budget(budget: float | None, size: int | None) -> float | None:
-    """Four bits per weight where nothing is said."""
-    return 4.0 if budget is None and size is None else budget
+def _report(path: Path, task: Task, diagonal: Diagonal, result: BitAllocation) -> None:
+    """The bits, and what rounding does to the network and, where there is one, to the flattest equivalent."""
+    tried = [*map(int, result.uniform), dict(result.bits)]
+    networks, minimum = {"as it is": task.network}, []
+    try:
+        minimum = [minimum_sharpness(task.network, diagonal, scope="neuron", noise=result.noise)]
+        networks = versions(task, minimum[0].scales)
+    except MinsharpError as error:
+        note(f"the report goes without the flattest network: {error}")
+    write(path, task, minimum=minimum, bits=result, **rounded(task, networks, tried, result.noise))
 
 
 def _print(result: BitAllocation) -> None:
@@ -66,21 +73,20 @@ def _print(result: BitAllocation) -> None:
     console().print(rich_table(title, columns, rows, total=total))
     for b, increase in result.uniform.items():
         console().print(f"{b} bits throughout: predicted {result.predicted} {number(increase, 4)}", markup=False)
+    if result.warning:
+        console().print(result.warning, markup=False)
 
 
-def _draw(path: Path, task: Task, diagonal: Diagonal, chosen: Any) -> None:
+def _draw(path: Path, task: Task, costs: Prices) -> None:
     """Accuracy (agreement, without labels) against bytes: allocated at budgets between the choices, and uniform."""
     required("matplotlib", "drawing figures")
     from matplotlib.figure import Figure
 
-    low, high = min(chosen["bits"]), max(chosen["bits"])
-    budgets = [low + (high - low) * k / 12 for k in range(13)]
-    found = [allocate_bits(task.network, diagonal, budget=b, **chosen) for b in budgets]
-    weights = sum(found[0].sizes.values())
-    uniform = sorted(set(chosen["bits"]))
-    names = list(found[0].bits)
-    run: Any = {"noise": chosen["noise"], "parameters": names, "progress": watched()}
-    assigned: list[Any] = [dict(each.bits) for each in found] + list(uniform)
+    uniform, names, noise = costs.choices, list(costs.sizes), costs.noise
+    low, high, weights = uniform[0], uniform[-1], sum(costs.sizes.values())
+    found = [allocated(costs, low + (high - low) * k / 12) for k in range(13)]
+    run: Any = {"noise": noise, "parameters": names, "progress": watched()}
+    assigned: list[Any] = [dict(each.bits) for each in found] + uniform
     levels = noise_robustness(task.network, task.data.batches, task.loss, bits=assigned, **run).levels
     shares = [_share(level) for level in levels]
     figure = Figure(layout="constrained")
@@ -88,7 +94,7 @@ def _draw(path: Path, task: Task, diagonal: Diagonal, chosen: Any) -> None:
     axis.plot([each.size for each in found], shares[: len(found)], marker="o", label="allocated")
     axis.plot([b * weights / 8 for b in uniform], shares[len(found) :], marker="s", linestyle="--", label="uniform")
     share = "agreement" if levels[0].accuracy is None else "accuracy"
-    axis.set(xlabel=f"bytes for weights, rounded with noise '{chosen['noise']}'", ylabel=f"{share} on the data given")
+    axis.set(xlabel=f"bytes for weights, rounded with noise '{noise}'", ylabel=f"{share} on the data given")
     axis.legend()
     ending = path.suffix.lower().removeprefix(".")
     write_atomically(path, lambda temporary: figure.savefig(temporary, format=ending))

@@ -57,6 +57,14 @@ class Per(StrEnum):
     CHANNEL = "channel"
 
 
+class Costs(StrEnum):
+    """What the cost of bits is predicted from."""
+
+    CURVATURE = "curvature"
+    MEASURED = "measured"
+    BOTH = "both"
+
+
 class Biases(StrEnum):
     """How biases are treated by the hardware."""
 

@@ -61,6 +61,10 @@ class OnAxis(Loss):
         """Targets that fit."""
         return self.inner.any_targets(self._moved(outputs))
 
+    def judges(self, targets: Tensor) -> bool:
+        """As the loss has it."""
+        return self.inner.judges(targets)
+
     def judged(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """As the loss has them."""
         return self.inner.judged(targets)

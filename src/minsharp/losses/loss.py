@@ -98,6 +98,10 @@ class Loss(ABC):
         """The class that each prediction is held against, and which of them count: all."""
         return targets, torch.ones_like(targets, dtype=torch.bool)
 
+    def judges(self, targets: Tensor) -> bool:
+        """Whether the targets are classes, which predictions are right or wrong about: whole numbers, or all 0 or 1."""
+        return not targets.dtype.is_floating_point or bool(((targets == 0) | (targets == 1)).all())
+
     def energy(self, outputs: Tensor) -> float:
         """How large the outputs are, where a measure sets the curvature in relation to that; summed over a batch."""
         return 0.0

@@ -56,7 +56,7 @@ class Margin(Loss):
         """dm/do, (n, K, *positions): one at the first, minus one at the second; of a single output, its sign."""
         if self._classes(tuple(outputs.shape)) == 1:
             return torch.where(outputs < 0, -1.0, 1.0).to(outputs)
-        places = outputs.topk(2, dim=1).indices  # (n, 2, *positions)
+        places = torch.stack(two_largest(outputs), dim=1)  # (n, 2, *positions)
         signs = torch.tensor([1.0, -1.0]).to(outputs).view(1, 2, *[1] * (outputs.dim() - 2)).expand(places.shape)
         return torch.zeros_like(outputs).scatter_(1, places, signs)
 
@@ -100,3 +100,16 @@ class PlainMargin(Margin):
 
     def _sizes(self, outputs: Tensor) -> Tensor:
         return torch.ones_like(wide(self.margins(outputs).detach()))
+
+
+def two_largest(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """The places of the largest of outputs (n, K, ...), K > 1, and of the second, (n, ...); of equal ones the first.
+
+    So the largest is what argmax says, which `topk` need not be.
+
+    >>> [places.tolist() for places in two_largest(torch.tensor([[0.0, 1.0, 1.0], [2.0, 2.0, 2.0]]))]
+    [[1, 0], [2, 1]]
+    """
+    first = outputs.argmax(1)
+    others = outputs.detach().scatter(1, first.unsqueeze(1), -torch.inf)
+    return first, others.argmax(1)

@@ -50,6 +50,10 @@ class NextToken(Loss):
         """(n, K, T) -> (n, K, T - 1): nothing follows the last position."""
         return outputs[..., :-1]
 
+    def judges(self, targets: Tensor) -> bool:
+        """As the loss has it."""
+        return self.inner.judges(targets)
+
     def judged(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """For each position the label after it, for the last what is ignored; and which of them are not."""
         return self.inner.judged(self._shifted(targets))

@@ -124,6 +124,10 @@ class SquaredError(Separate):
         self.mean = criterion.reduction == "mean"
         self.name = described(criterion, "reduction")
 
+    def judges(self, targets: Tensor) -> bool:
+        """Numbers to come near to are no classes, not even 0 and 1."""
+        return False
+
     def total(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
         """torch's own value, reduction="sum"."""
         if targets is None:

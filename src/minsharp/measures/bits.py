@@ -1,34 +1,30 @@
 """How many bits each tensor or channel gets, so that rounding costs the least at a given size.
 
-Rounding a group T of weights to b bits has steps of max / (2^(b-1) - 1) and, on average, errors of variance step²/12,
-which raise the loss by half of step²/12 sum_i h_i, h the diagonal of the Hessian. Choosing one b for each group under a
-budget of bits is a knapsack: `minsharp.solve.knapsack` finds the optimum, also for thousands of channels.
+What each number of bits costs a group of weights is in `prices`. Choosing one number for each group under a budget of
+bits is a knapsack: `minsharp.solve.knapsack` finds the optimum, also for thousands of channels.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ..curvature.hessian import hessian_diagonal
 from ..errors import InputError
 from ..frozen import Frozen
 from ..losses import Criterion
 from ..network.network import Network
-from ..results.curvature import Diagonal, MatrixName, Trace, weights_at
+from ..results.curvature import Diagonal, MatrixName
 from ..results.files import Saved
 from ..subject.batches import Data
 from ..subject.model import Pattern
 from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import count, number, plain_table
-from .noise import GROWING, Noise, checked_bits, finite, is_size, rounding_variance, variance
-from .program import curvatures
+from .noise import Noise, is_size
+from .prices import Asked, Costs, Per, Prices, prices
 
-Per = Literal["tensor", "channel"]
-PERS: tuple[str, ...] = get_args(Per)
 PREDICTED: Mapping[MatrixName, str] = {
     "hessian": "increase of the loss",
     "ggn": "increase of the loss",
@@ -36,6 +32,8 @@ PREDICTED: Mapping[MatrixName, str] = {
     "margin": "squared noise to margin, halved",
 }
 """What half of the curvature times the squared noise is, by the kind of curvature."""
+COARSE = 2  # bits for which curvature predicts too little
+SHOWN = 3  # names
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,6 +46,7 @@ class BitAllocation(Frozen, Saved):
     `predicted_accuracy`. ``increase`` is the sum of ``by_parameter``; ``uniform`` holds the same for one number of bits
     throughout; ``mean_bits`` is over weights. No assignment within the budget has an increase below ``lower_bound``:
     the two are equal where the optimum was found. It always is but for thousands of groups whose costs are alike.
+    ``costs`` says what the increase is predicted from; ``warning`` where that is not to be trusted.
     """
 
     bits: Mapping[str, int | tuple[int, ...]]
@@ -60,6 +59,7 @@ class BitAllocation(Frozen, Saved):
     noise: Noise = "max"
     lower_bound: float = 0.0
     curvature: MatrixName = "hessian"
+    costs: Costs = "curvature"
 
     def check_whole(self) -> None:
         """All fields speak of the same parameters, and channels have the same number of weights."""
@@ -78,7 +78,20 @@ class BitAllocation(Frozen, Saved):
     @property
     def predicted(self) -> str:
         """What ``increase`` is."""
-        return PREDICTED[self.curvature]
+        return PREDICTED["hessian" if self.costs == "measured" else self.curvature]
+
+    @property
+    def warning(self) -> str:
+        """Why the increase is not to be trusted, and what to do; empty where curvature alone is not asked too much."""
+        each = [(name, (b,) if isinstance(b, int) else b) for name, b in self.bits.items()]
+        coarse = [name for name, found in each if self.costs == "curvature" and min(found) <= COARSE]
+        if not coarse:
+            return ""
+        told = ", ".join(coarse[:SHOWN]) + (f" and {len(coarse) - SHOWN} more" if len(coarse) > SHOWN else "")
+        return (
+            f"{COARSE} bits in {told}: what curvature alone predicts there can be a hundred times too low. Measure the "
+            'result with noise_robustness, leave 2 out of the choices, or ask for costs="both" with labelled data'
+        )
 
     @property
     def size(self) -> int:
@@ -107,7 +120,8 @@ class BitAllocation(Frozen, Saved):
             f"{number(self.mean_bits, 4)} bits per weight (at most {number(self.budget, 4)}), {count(self.size)} bytes"
         )
         table = plain_table(("parameter", "bits", "weights", "increase"), rows, total=total)
-        return f"{head}; predicted {self.predicted} {number(self.increase)}\n{table}"
+        told = f"{head}; predicted {self.predicted} {number(self.increase)}\n{table}"
+        return f"{told}\n{self.warning}" if self.warning else told
 
 
 @plain_mode()
@@ -121,6 +135,8 @@ def allocate_bits(
     size: int | None = None,
     noise: Noise = "max",
     per: Per = "tensor",
+    costs: Costs | None = None,
+    diagonal: Diagonal | None = None,
     curvature: MatrixName = "hessian",
     parameters: Pattern = None,
     outputs: Pick = None,
@@ -132,15 +148,21 @@ def allocate_bits(
 ) -> BitAllocation:
     """The bits for each tensor or channel that are predicted to cost the least loss: the optimum over all assignments.
 
-    ``bits`` are the choices, ``budget`` the mean number of bits per weight, or ``size`` the bytes that all weights may
-    take together. ``noise="max"`` rounds with one scale per tensor, "max-per-channel" with one per output channel.
-    ``per="channel"`` chooses bits for each output channel (along the first axis) instead of each tensor. The first axis
-    is that of what comes out for linear layers and convolutions, also in groups, and of words for embeddings; for
-    transposed convolutions it is what goes in.
-    Biases, and other parameters with fewer than two axes, stay as they are. ``data`` may also be a result of
-    `hessian_diagonal`, of any curvature; the other arguments are its. The predicted
-    increase is half of sum_T step_T²/12 sum_{i in T} h_i. It is of second order, and too low where rounding is coarse:
-    check with `noise_robustness(..., bits=[result.bits])`.
+    ``bits`` are the choices, ``budget`` the mean number of bits per weight (4, if nothing is said), or ``size`` the
+    bytes that all weights may take together. ``noise="max"`` rounds with one scale per tensor, "max-per-channel" with
+    one per output channel. ``per="channel"`` chooses bits for each output channel (along the first axis) instead of
+    each tensor. The first axis is that of what comes out for linear layers and convolutions, also in groups, and of
+    words for embeddings; for transposed convolutions it is what goes in.
+    Biases, and other parameters with fewer than two axes, stay as they are.
+
+    ``costs`` says what the increase of the loss is predicted from: "curvature" is half of sum_T step_T²/12
+    sum_{i in T} h_i, of second order, and far too low where rounding is coarse; "measured" adds up what rounding each
+    tensor alone does to the loss, a run over the data (with targets) for each tensor and number of bits; "both" adds
+    the two. Unless given it is "both" where it can be, with labelled data and bits for tensors, else "curvature", whose
+    result carries a ``warning`` where it has chosen 2 bits. ``data`` may also be a result of `hessian_diagonal`, of any
+    curvature; beside labelled data it goes in as ``diagonal``. The other arguments are those of `hessian_diagonal`.
+    Whatever it is made of, a sum over tensors is a prediction: check with
+    `noise_robustness(..., bits=[result.bits])`.
 
     What matters most gets the most bits:
 
@@ -151,37 +173,21 @@ def allocate_bits(
     >>> result.mean_bits <= 4.0 and result.increase <= result.uniform["4"]
     True
     """
-    choices = _choices(bits)
-    if per not in PERS:
-        raise InputError(f"per={per!r}: expected 'tensor' or 'channel', what gets bits of its own")
-    if noise not in GROWING:
-        raise InputError(f"noise={noise!r}: expected 'max' or 'max-per-channel', the ways to quantize")
-    measured: Any = data
-    if isinstance(measured, Trace):
-        raise InputError("bits need the diagonal, got a Trace: pass hessian_diagonal(model, data)")
-    if not isinstance(measured, Diagonal):
-        options: Any = {"outputs": outputs, "class_axis": class_axis, "memory": memory, "progress": progress}
-        options |= {"tolerance": tolerance, "seed": seed}
-        measured = hessian_diagonal(model, measured, loss, parameters=parameters, curvature=curvature, **options)
-    held = finite(weights_at(measured, model))
-    blocks = {name: h for name, h in curvatures(measured, "neuron").items() if h.dim() > 1 and h.numel()}
-    if not blocks:
-        raise InputError(f"none of {list(measured.exact)} has two axes or more: there is nothing to give bits to")
-    sizes = {name: h.numel() for name, h in blocks.items()}
-    limit = _limit(choices, sizes, budget, size)
-    costs = {n: _costs(n, h, held[n].cpu().double(), choices, noise, per) for n, h in blocks.items()}
-    mean = limit / sum(sizes.values()) if budget is None else float(budget)
-    return _allocated(costs, sizes, choices, limit, per, budget=mean, noise=noise, curvature=measured.kind)
+    asked = Asked(bits, noise, per, costs, curvature, parameters, diagonal)
+    options: Any = {"outputs": outputs, "class_axis": class_axis, "tolerance": tolerance, "seed": seed}
+    found = prices(model, data, loss, asked, memory=memory, progress=progress, **options)
+    return allocated(found, budget, size)
 
 
-def _allocated(
-    costs: Mapping[str, Tensor], sizes: Mapping[str, int], choices: list[int], limit: float, per: Per, **told: Any
-) -> BitAllocation:
-    """The best assignment, from what each number of bits costs: (groups, choices) of each parameter."""
+def allocated(prices: Prices, budget: float | None = None, size: int | None = None) -> BitAllocation:
+    """The best assignment at these prices: mean bits per weight, or bytes; four bits where nothing is said."""
     import numpy as np
 
     from ..solve.knapsack import cheapest
 
+    budget = 4.0 if budget is None and size is None else budget
+    costs, sizes, choices, per = prices.costs, prices.sizes, prices.choices, prices.per
+    limit, total = _limit(choices, sizes, budget, size), sum(sizes.values())
     weights = torch.cat([torch.full((len(c),), sizes[n] // len(c), dtype=torch.float64) for n, c in costs.items()])
     both = torch.cat(list(costs.values())).numpy(), np.outer(weights.numpy(), choices)
     selection = cheapest(*both, limit)
@@ -192,11 +198,20 @@ def _allocated(
         found = tuple(choices[k] for k in places.tolist())
         chosen[name] = found if per == "channel" else found[0]
         parts[name] = float(costs[name].gather(1, places[:, None]).sum())
-    total, increase = sum(sizes.values()), sum(parts.values())
-    uniform = {str(b): sum(float(each[:, k].sum()) for each in costs.values()) for k, b in enumerate(choices)}
-    mean = sum(_total(chosen[name], n) for name, n in sizes.items()) / total
-    bound = increase if selection.bound == selection.cost else selection.bound
-    return BitAllocation(chosen, increase, parts, mean, sizes=sizes, uniform=uniform, lower_bound=bound, **told)
+    increase = sum(parts.values())
+    return BitAllocation(
+        chosen,
+        increase,
+        parts,
+        mean_bits=sum(_total(chosen[name], n) for name, n in sizes.items()) / total,
+        budget=limit / total if budget is None else float(budget),
+        sizes=sizes,
+        uniform={str(b): sum(float(each[:, k].sum()) for each in costs.values()) for k, b in enumerate(choices)},
+        noise=prices.noise,
+        lower_bound=increase if selection.bound == selection.cost else selection.bound,
+        curvature=prices.curvature,
+        costs=prices.by,
+    )
 
 
 def _total(bits: int | tuple[int, ...], size: int) -> int:
@@ -204,37 +219,16 @@ def _total(bits: int | tuple[int, ...], size: int) -> int:
     return bits * size if isinstance(bits, int) else sum(bits) * (size // len(bits))
 
 
-def _choices(bits: Any) -> list[int]:
-    """The numbers of bits to choose from, each once."""
-    if not isinstance(bits, Iterable):
-        raise InputError(f"bits={bits!r}: expected numbers of bits to choose from, as in bits=(2, 3, 4, 8)")
-    return sorted({checked_bits(b) for b in bits})
-
-
-def _costs(name: str, h: Tensor, weight: Tensor, choices: list[int], noise: Noise, per: Per) -> Tensor:
-    """What each number of bits costs each group, (groups, choices); refuses those that would gain from rounding."""
-    parts = (variance(weight, noise) * h).flatten(1).sum(1)
-    parts = parts if per == "channel" else parts.sum(0, keepdim=True)
-    if bool((parts < 0).any()):
-        k = int(parts.argmin())
-        what, total = (f"channel {k} of '{name}'", h[k].sum()) if per == "channel" else (f"'{name}'", h.sum())
-        raise InputError(
-            f"the curvature of {what} adds up to {float(total):.6g}, and rounding it would lower the loss: a sum "
-            "that is not negative was expected. The Hessian of a smooth network may have one, and an estimate of it by "
-            'chance: ask for curvature="ggn", which never has, or for a smaller tolerance'
-        )
-    return parts[:, None] * torch.tensor([rounding_variance(b) / 2 for b in choices], dtype=torch.float64)
-
-
 def _limit(choices: list[int], sizes: Mapping[str, int], budget: float | None, size: int | None) -> float:
     """The bits that all weights may take; refuses what no assignment meets."""
-    if not choices:
-        raise InputError("bits=(): expected some numbers of bits to choose from, as in bits=(2, 3, 4, 8)")
     given = f"budget={budget!r}, size={size!r}"
     if (budget is None) == (size is None):
         raise InputError(f"{given}: expected one of them, as in budget=4.0 (bits per weight) or size=100_000 (bytes)")
-    if not is_size(budget if size is None else size):
-        raise InputError(f"{given}: expected a number, as in budget=4.0 (bits per weight) or size=100_000 (bytes)")
+    if not is_size(budget if size is None else size) or (size is not None and size % 1):
+        raise InputError(
+            f"{given}: expected a number, as in budget=4.0 (bits per weight), or a whole one, as in size=100_000 "
+            "(bytes)"
+        )
     weights = sum(sizes.values())
     limit = float(8 * size) if size is not None else float(budget or 0) * weights
     least = choices[0] * weights
@@ -245,8 +239,3 @@ def _limit(choices: list[int], sizes: Mapping[str, int], budget: float | None, s
             f"{weights} weights take {-(-least // 8)} bytes"
         )
     return limit
-
-
-def rounding_increase(h: Tensor, weight: Tensor, bits: int, noise: Noise) -> float:
-    """Half of step²/12 times the curvature h (*weight), summed over groups: what rounding a tensor adds to the loss."""
-    return float((variance(weight, noise) * h).sum()) * rounding_variance(bits) / 2

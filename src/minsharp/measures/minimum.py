@@ -38,7 +38,7 @@ from ..text import interval, number, plain_table, plus_minus
 from .noise import Biases, Noise, checked, finite, is_noisy, only_absolute
 from .noisy import least_noise, rescaled_parts
 from .outcome import finite_exp, nothing_to_do, status_of, status_of_powers
-from .program import Curvature, curvatures, least_powers, none_negative, program, traces_at
+from .program import Curvature, curvatures, least_powers, program, traces_at
 
 OTHERS: dict[str, Callable[..., "MinimumSharpness"]] = {}
 """Minima over groups of more than scales, by scope: each stands in a file of its own, and enters itself here."""
@@ -255,11 +255,11 @@ def _minimise_under(
     noise: Noise, biases: Biases, symmetries: Symmetries, measured: Curvature, weights: Mapping[str, Tensor]
 ) -> MinimumSharpness:
     """The least effect of noise that grows with the weights; factors per layer change nothing of it."""
-    blocks = none_negative(curvatures(measured, "neuron" if isinstance(measured, Diagonal) else "layer"))
+    blocks = curvatures(measured, "neuron" if isinstance(measured, Diagonal) else "layer")
     finite({name: weights[name].detach() for name in blocks})
     before = rescaled_parts(blocks, weights, symmetries, torch.zeros(symmetries.dimension), noise, biases)
     least = least_noise(blocks, weights, symmetries, noise, biases)
-    status = nothing_to_do(symmetries, before) or (
+    status = nothing_to_do(symmetries, before, any(bool(block.any()) for block in blocks.values())) or (
         Status.SAME_FOR_LAYERS.told() if symmetries.scope == "layer" else None
     )
     return _result(

@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..errors import NegativeError
 from ..frozen import held
 from ..network.symmetry import Symmetries
 from .noise import Biases, Noise, is_noisy, weighed
 from .outcome import finite_exp
+from .program import added, moved_by, one_of_each, refuse_negative
 
 REACHED = 1e-7
 
@@ -43,7 +45,7 @@ def least_noise(
     from ..solve.noise import Program, minimise_noise
     from ..solve.sums import minimise_sums
 
-    if symmetries.scope == "layer":  # every entry of a tensor is scaled alike, and with it the noise
+    if symmetries.scope == "layer" or not symmetries.dimension:  # tensors are scaled alike, and with them the noise
         return _as_it_is(blocks, weights, symmetries, noise, biases)
     noisy = [name for name, block in blocks.items() if is_noisy(block.dim(), biases) and block.numel()]
     if not noisy:
@@ -66,6 +68,13 @@ def _as_it_is(
     """The network as it is, where nothing can be gained."""
     z = torch.zeros(symmetries.dimension, dtype=torch.float64)
     parts = rescaled_parts(blocks, weights, symmetries, z, noise, biases)
+    for name, part in parts.items():
+        if part < 0:
+            raise NegativeError(
+                f"the curvature of '{name}', times its noise, adds up to {part:.6g}: expected none negative. The "
+                "Hessian of a smooth network may be, and an estimate of it by chance: ask for "
+                'curvature="ggn", which never is, or for a smaller tolerance'
+            )
     total = sum(parts.values())
     value = log(total) if total else -inf
     return Least(z, value, value, [], parts)
@@ -115,10 +124,30 @@ def _entries(
         v = _sum(v, shared) / block.numel() if noise == "relative" else v.amax(shared, keepdim=True) if shared else v
         own = torch.arange(channels).view(-1, *[1] * (block.dim() - 1)) if block.dim() else torch.tensor(0)
         columns = (_sum(block, shared), v, plus, minus, groups + own, torch.tensor(i))
-        parts.append([column.expand(shape).flatten() for column in columns])
+        terms = [column.expand(shape).flatten() for column in columns]
+        parts.append(_none_negative(name, terms, symmetries, noise) if bool((terms[0] < 0).any()) else terms)
         groups += channels
     return tuple(torch.cat(column).numpy() for column in zip(*parts, strict=True))
 
 
 def _sum(tensor: Tensor, axes: list[int]) -> Tensor:
     return tensor.sum(axes, keepdim=True) if axes else tensor
+
+
+def _none_negative(name: str, terms: list[Tensor], symmetries: Symmetries, noise: Noise) -> list[Tensor]:
+    """Terms with those of one group added up that one scale moves, none of which must be negative.
+
+    Groups that nothing moves are a number, N_T times their curvature: they are one term.
+    """
+    h, v, plus, minus, group, owner = terms
+    kinds, which = torch.stack([group, *moved_by(plus, minus, symmetries)]).unique(dim=1, return_inverse=True)
+    count, some = kinds.shape[1], one_of_each(which, kinds.shape[1])
+    h = added(h, which, count)
+    v = added(v, which, count) if noise == "relative" else v.new_zeros(count).scatter_reduce_(0, which, v, "amax")
+    moving = torch.isin(kinds[0], kinds[0, (kinds[1:] >= 0).any(0)])
+    still = torch.where(moving, 0, h * v).sum()
+    first = (~moving).nonzero().flatten()[:1]
+    h[first], v[first] = still, torch.ones_like(v[first])
+    kept = moving.index_fill(0, first, True)
+    refuse_negative(name, h[kept])
+    return [column[kept] for column in (h, v, plus[some], minus[some], group[some], owner[some])]

@@ -16,10 +16,10 @@ def finite_exp(x: float) -> float:
         return inf
 
 
-def nothing_to_do(symmetries: Symmetries, before: Mapping[str, float]) -> StatusText | None:
-    """Why the minimum is the trace as it is; none if it need not be."""
+def nothing_to_do(symmetries: Symmetries, before: Mapping[str, float], curved: bool = False) -> StatusText | None:
+    """Why the minimum is the trace as it is; none if it need not be. ``curved``: there is curvature, noise or not."""
     if not any(before.values()):
-        return Status.NO_CURVATURE.told()
+        return (Status.NO_NOISE if curved else Status.NO_CURVATURE).told()
     if not symmetries.dimension:
         reasons = dict.fromkeys(symmetries.pinned.values())
         return Status.PINNED.told(reasons="; ".join(reasons))

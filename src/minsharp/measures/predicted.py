@@ -20,7 +20,7 @@ from ..curvature.rows import variance_rows
 from ..frozen import Frozen
 from ..losses import Criterion, Loss, as_loss
 from ..losses.axis import on_axis
-from ..losses.margin import Margin, PlainMargin
+from ..losses.margin import Margin, PlainMargin, two_largest
 from ..network.network import Network
 from ..network.reader import read
 from ..results.files import Saved
@@ -120,7 +120,7 @@ def _shares(network: Network, data: Data, margin: Loss, loss: Loss, spread: Tens
         stays += float((1 - flips).sum())
         first, second = _two_largest(outputs)
         targets = None if batch.targets is None else batch.targets.cpu()
-        if targets is None or targets.shape[1:] != first.shape[1:] or targets.dim() != first.dim():
+        if targets is None or targets.shape != first.shape or not loss.judges(targets):
             labelled = False
             continue
         labels, counts = loss.judged(targets)
@@ -133,7 +133,6 @@ def _shares(network: Network, data: Data, margin: Loss, loss: Loss, spread: Tens
 def _two_largest(outputs: Tensor) -> tuple[Tensor, Tensor]:
     """The class predicted and the runner-up, (n, *positions); of a single output, its side of zero and the other."""
     if outputs.dim() > 1 and outputs.shape[1] > 1:
-        first, second = outputs.topk(2, dim=1).indices.unbind(1)
-        return first, second
+        return two_largest(outputs)
     side = (outputs > 0).long()
     return side, 1 - side

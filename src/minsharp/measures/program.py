@@ -31,17 +31,6 @@ def _first(block: Tensor, bad: Tensor) -> float:
     return float(block[bad].flatten()[0])
 
 
-def none_negative(blocks: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same, where no entry is negative."""
-    for name, block in blocks.items():
-        if bool((block < 0).any()):
-            raise NegativeError(
-                f"the curvature of '{name}' is {_first(block, block < 0)}: expected none negative. The Hessian of a "
-                'smooth network may be, and an estimate of it by chance: ask for curvature="ggn", which never is'
-            )
-    return blocks
-
-
 def program(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, Any, Any]:
     """The geometric program: log c, the matrix A with t = A z for every term, and which parameter each term is of."""
     import numpy as np
@@ -95,20 +84,40 @@ def _none_negative(
     """
     if not bool((c < 0).any()):
         return c, plus, minus
+    shared, which = moved_by(plus, minus, symmetries).unique(dim=1, return_inverse=True)
+    sums = added(c, which, shared.shape[1])
+    refuse_negative(name, sums)
+    some = one_of_each(which, len(sums))
+    return sums, plus[some], minus[some]
+
+
+def moved_by(plus: Tensor, minus: Tensor, symmetries: Symmetries) -> Tensor:
+    """The numbers of the scales that move each entry up and down, (2, entries); -1 where nothing free does."""
     free = torch.zeros(symmetries.nodes.count, dtype=torch.bool)
     free[held(symmetries.nodes, "form")[held(symmetries.nodes, "coefficient") != 0]] = True
     pairs = torch.stack([torch.where(free[n], n, -1) for n in (plus, minus)])
     pairs[:, pairs[0] == pairs[1]] = -1
-    shared, which = pairs.unique(dim=1, return_inverse=True)
-    sums = c.new_zeros(shared.shape[1]).index_add_(0, which, c)
+    return pairs
+
+
+def added(values: Tensor, which: Tensor, count: int) -> Tensor:
+    """Sums over the entries of each kind."""
+    return values.new_zeros(count).index_add_(0, which, values)
+
+
+def one_of_each(which: Tensor, count: int) -> Tensor:
+    """The place of one entry of each kind."""
+    return torch.zeros(count, dtype=torch.long).index_copy_(0, which, torch.arange(len(which)))
+
+
+def refuse_negative(name: str, sums: Tensor) -> None:
+    """Curvature that one scale moves must not be negative in sum: there would be no minimum."""
     if bool((sums < 0).any()):
         raise NegativeError(
             f"the curvature of '{name}' that one scale moves is {_first(sums, sums < 0)}: expected none negative. The "
             "Hessian of a smooth network may be, and an estimate of it by chance: ask for "
             'curvature="ggn", which never is, for a smaller tolerance, or for scope="layer"'
         )
-    some = torch.zeros(len(sums), dtype=torch.long).index_copy_(0, which, torch.arange(len(c)))
-    return sums, plus[some], minus[some]
 
 
 def traces_at(log_c: Any, A: Any, owner: Any, z: Any, count: int) -> list[float]:

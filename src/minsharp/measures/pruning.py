@@ -15,8 +15,8 @@ PruningScope = Literal["global", "layer"]
 def pruning_masks(scores: Mapping[str, Tensor], amount: float, *, scope: PruningScope = "global") -> dict[str, Tensor]:
     """A mask for each parameter: zero for the share ``amount`` of entries with the lowest scores, one for the others.
 
-    ``scope="global"`` compares the scores of all parameters, "layer" those of each by itself. Exactly that share is
-    pruned, rounded down; of equal scores the first go. A mask goes to
+    ``scope="global"`` compares the scores of all parameters, "layer" those of each by itself. That share is pruned,
+    rounded to the nearest number of entries as torch.nn.utils.prune does; of equal scores the first go. A mask goes to
     ``torch.nn.utils.prune.custom_from_mask(module, "weight", mask)``. Scores from `Diagonal.saliency` are the same
     whatever the scales of the network; those from magnitudes are not.
 
@@ -48,6 +48,6 @@ def pruning_masks(scores: Mapping[str, Tensor], amount: float, *, scope: Pruning
 def _mask(scores: Tensor, amount: float) -> Tensor:
     """One for all entries but the lowest, in single precision."""
     mask = torch.ones(scores.shape, device=scores.device)
-    lowest = scores.argsort(stable=True)[: int(amount * scores.numel() + 1e-9)]
+    lowest = scores.argsort(stable=True)[: round(amount * scores.numel())]
     mask[lowest] = 0
     return mask

@@ -120,7 +120,7 @@ def noise_robustness(
     data: Data,
     loss: Criterion | None = None,
     *,
-    sigmas: Sequence[float] = (0.01, 0.03, 0.1),
+    sigmas: Sequence[float] | None = None,
     bits: Sequence[Bits] | None = None,
     trials: int = 10,
     noise: Device = "absolute",
@@ -134,11 +134,11 @@ def noise_robustness(
     ``noise="absolute"``: every entry moves by sigma times a standard normal. ``noise="relative"``: by sigma times the
     root mean square of its tensor, which no rescaling of whole layers changes. ``noise="max"``, "max-per-channel": by
     sigma times the largest weight of its tensor, or output channel. ``noise="pcm"``: by sigma times what programming it
-    into phase-change memory does (Joshi et al. 2020), so that sigma 1 is the hardware. With ``bits=[8, 4]`` under "max"
-    or "max-per-channel" there is no chance in it: weights are rounded to nearest, symmetrically, with each of these
-    numbers of bits (or, a mapping, with one for each parameter, or a list of one for each of its channels). ``biases``
-    are "noisy" or "exact"; unless given, exact under all but the first two. `predicted_accuracy` says the same without
-    a draw.
+    into phase-change memory does (Joshi et al. 2020), so that sigma 1 is the hardware. Unless given, ``sigmas`` are
+    that alone for "pcm", and 0.01, 0.03 and 0.1 for the others. With ``bits=[8, 4]`` under "max" or "max-per-channel"
+    there is no chance in it: weights are rounded to nearest, symmetrically, with each of these numbers of bits (or, a
+    mapping, with one for each parameter, or a list of one for each of its channels). ``biases`` are "noisy" or "exact";
+    unless given, exact under all but the first two. `predicted_accuracy` says the same without a draw.
 
     Without targets only the agreement with the undisturbed predictions is measured. The same seed draws the same noise
     for networks of the same shape. ``progress`` shows a bar.
@@ -154,8 +154,7 @@ def noise_robustness(
     seeded(seed)
     if not isinstance(trials, int) or trials < 2:
         raise InputError(f"trials={trials!r}: expected at least 2, for a standard error")
-    if isinstance(sigmas, str | int | float) or not len(sigmas) or not all(is_size(sigma) for sigma in sigmas):
-        raise InputError(f"sigmas={sigmas!r}: expected sizes of noise, none negative, as in sigmas=[0.01, 0.1]")
+    strengths = _strengths(noise, sigmas)
     chosen = None if bits is None else _sizes(noise, bits, parameters_of(model))
     objective = Objective(model, data, loss, parameters)
     with objective.prepared(), torch.no_grad():
@@ -165,9 +164,20 @@ def noise_robustness(
                 rounded = (_rounded(objective, still, each, noise, treated) for each in chosen)
                 return NoiseRobustness(noise, 1, tuple(_counted(rounded, advance)))
         draw = _Draw(noise, treated, seed)
-        with bar(f"noise, {noise}", len(sigmas) * trials, progress) as advance:
-            found = tuple(_level(objective, still, float(sigma), trials, draw, advance) for sigma in sigmas)
+        with bar(f"noise, {noise}", len(strengths) * trials, progress) as advance:
+            found = tuple(_level(objective, still, sigma, trials, draw, advance) for sigma in strengths)
     return NoiseRobustness(noise, trials, found)
+
+
+def _strengths(noise: Device, sigmas: Any) -> list[float]:
+    """The sizes of the noise, in the order given; what the device has, or three small ones, where none are."""
+    if sigmas is None:
+        return [1.0] if noise == "pcm" else [0.01, 0.03, 0.1]
+    plain = sigmas.tolist() if hasattr(sigmas, "tolist") else sigmas
+    found = list(plain) if isinstance(plain, Iterable) and not isinstance(plain, str | Mapping) else []
+    if not found or not all(is_size(sigma) for sigma in found):
+        raise InputError(f"sigmas={sigmas!r}: expected sizes of noise, none negative, as in sigmas=[0.01, 0.1]")
+    return list(map(float, found))
 
 
 def _sizes(noise: Device, bits: Any, parameters: Iterable[str]) -> list[KeptBits]:
@@ -255,7 +265,7 @@ def _trial(
 ) -> tuple[float, float | None, float | None]:
     """Agreement, accuracy and loss of one disturbed network."""
     agree = right = total = count = judged = 0.0
-    labelled = False
+    labelled, classes = False, True
     for batch, before in zip(objective.batches, still, strict=True):
         outputs = objective.outputs(moved, batch)
         predictions = _predictions(objective, outputs)
@@ -264,9 +274,10 @@ def _trial(
         if batch.targets is not None:
             labelled = True
             total += float(objective.loss.total(outputs, batch.targets))
-            if batch.targets.shape == predictions.shape:
+            classes = classes and batch.targets.shape == predictions.shape and objective.loss.judges(batch.targets)
+            if classes:
                 labels, counts = objective.loss.judged(batch.targets)
                 right += float(((predictions == labels) & counts).sum())
                 judged += float(counts.sum())
-    accuracy = right / judged if judged else None
+    accuracy = right / judged if classes and judged else None
     return agree / count, accuracy, total / objective.divisor if labelled else None

@@ -1,12 +1,20 @@
 """The section on bits: what each tensor gets, and what that is predicted to cost."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..experiments import Table
 from ..measures.bits import BitAllocation
+from ..measures.prices import Costs
 from ..text import count
 from .charts import lengths, number
 from .sections import SHOWN, Tile
+
+MADE_OF: Mapping[Costs, str] = {
+    "curvature": "of second order, in step² / 12",
+    "measured": "each tensor rounded alone",
+    "both": "of second order, and each tensor rounded alone",
+}
 
 
 def allocation(result: BitAllocation) -> dict[str, Any]:
@@ -21,11 +29,12 @@ def allocation(result: BitAllocation) -> dict[str, Any]:
         "tiles": [
             Tile("Bits per weight", number(result.mean_bits, 4), f"of at most {number(result.budget, 4)}"),
             Tile("Bytes", count(result.size), f"for {count(weights)} weights"),
-            Tile(f"Predicted {result.predicted}", number(result.increase, 3), "of second order, in step² / 12"),
+            Tile(f"Predicted {result.predicted}", number(result.increase, 3), MADE_OF[result.costs]),
         ],
         "chart": lengths("Bits of each tensor", rows[:SHOWN]),
         "shown": min(SHOWN, len(rows)),
         "count": len(rows),
         "table": Table("Bits of each tensor", ("parameter", "bits", "weights", "increase"), (*cells, total)),
+        "warning": result.warning,
         "uniform": Table("Beside one number of bits throughout", ("bits", "bytes", "increase"), (mine, *uniform)),
     }

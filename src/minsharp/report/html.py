@@ -33,7 +33,7 @@ def write_report(
     path: str | Path,
     *,
     title: str = "How sharp is this minimum?",
-    minimum: MinimumSharpness | Sequence[MinimumSharpness],
+    minimum: MinimumSharpness | Sequence[MinimumSharpness] = (),
     curvature: shown.Curvature | None = None,
     comparison: Any | None = None,
     robustness: Robustness | None = None,
@@ -50,7 +50,7 @@ def write_report(
     Args:
         path: where to write; the file appears whole, or not at all.
         title: the heading.
-        minimum: one or more results of `minimum_sharpness`, usually one per scope.
+        minimum: one or more results of `minimum_sharpness`, usually one per scope; none only where there are ``bits``.
         curvature: the trace, diagonal or Gram matrices that the minimum was made of: its standard errors are shown.
         comparison: a result of `compare`: every measure, and its drift under rescaling.
         robustness: results of `noise_robustness` by the name of the network, as in
@@ -72,23 +72,23 @@ def write_report(
     True
     """
     results = [minimum] if isinstance(minimum, MinimumSharpness) else list(minimum)
-    if not results or not all(isinstance(result, MinimumSharpness) for result in results):
+    if not (results or bits) or not all(isinstance(result, MinimumSharpness) for result in results):
         raise InputError(f"minimum={minimum!r}: expected a result of minimum_sharpness, or a list of them")
     checks = {"": verification} if isinstance(verification, Verification) else dict(verification or {})
     measures = None if comparison is None else shown.measures(comparison)
     sections = [
-        PageSection("numbers", "The numbers", shown.numbers(results, curvature)),
-        PageSection("layers", "Where the curvature sits", shown.layers(results, curvature)),
-        PageSection("scales", "What the flattest network changes", shown.scales(results)),
+        PageSection("numbers", "The numbers", shown.numbers(results, curvature) if results else None),
+        PageSection("layers", "Where the curvature sits", shown.layers(results, curvature) if results else None),
+        PageSection("scales", "What the flattest network changes", shown.scales(results) if results else None),
         PageSection("measures", "Other measures, and what rescaling does to them", measures),
         PageSection("noise", "Under noise on the weights", noise(robustness, predictions, bits) or None),
         PageSection("bits", "Bits", None if bits is None else allocation(bits)),
         PageSection("history", "While it trained", None if history is None else told(history)),
         PageSection("experiments", "Experiments", shown.experiments(experiments) if experiments else None),
-        PageSection("certificates", "Certificates", shown.certificates(results, checks)),
-        PageSection("settings", "Settings and versions", shown.settings(results[0], settings)),
+        PageSection("certificates", "Certificates", shown.certificates(results, checks) if results else None),
+        PageSection("settings", "Settings and versions", shown.settings(next(iter(results), None), settings)),
     ]
-    return write_text(path, _page(title, story or _story(results), sections))
+    return write_text(path, _page(title, story or (_story(results) if results else _spent(bits)), sections))
 
 
 def _page(title: str, story: str, sections: Sequence[PageSection]) -> str:
@@ -105,6 +105,11 @@ def _page(title: str, story: str, sections: Sequence[PageSection]) -> str:
         script_hash=f"sha256-{digest}",
         when=datetime.now().astimezone().strftime("%d %B %Y, %H:%M").lstrip("0"),
     )
+
+
+def _spent(bits: BitAllocation | None) -> str:
+    """The opening where there are bits and no minimum."""
+    return f"{number(bits.mean_bits, 3)} bits per weight, shared out among the tensors." if bits else ""
 
 
 def _story(results: Sequence[MinimumSharpness]) -> str:

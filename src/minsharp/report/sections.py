@@ -240,17 +240,20 @@ def _bounded(result: MinimumSharpness, estimated: bool) -> tuple[str, ...]:
     return (number(result.value, 12), *error, number(result.lower_bound, 12))
 
 
-def settings(result: MinimumSharpness, given: Mapping[str, object] | None) -> Content:
+def settings(result: MinimumSharpness | None, given: Mapping[str, object] | None) -> Content:
     """What was measured and how, and with which versions."""
-    named: dict[str, object] = {
-        "loss": result.loss,
-        "samples": f"{result.samples:,}",
-        "curvature": kind_of(result),
-        **({} if result.noise == "absolute" else {"noise": result.noise, "biases": result.biases}),
-        "parameters measured": len(result.by_parameter),
-        **(given or {}),
-    }
-    rows = tuple((name, str(value)) for name, value in named.items())
+    measured: dict[str, object] = (
+        {}
+        if result is None
+        else {
+            "loss": result.loss,
+            "samples": f"{result.samples:,}",
+            "curvature": kind_of(result),
+            **({} if result.noise == "absolute" else {"noise": result.noise, "biases": result.biases}),
+            "parameters measured": len(result.by_parameter),
+        }
+    )
+    rows = tuple((name, str(value)) for name, value in {**measured, **(given or {})}.items())
     return {
         "settings": Table("Settings", ("setting", "value"), rows, text=2),
         "versions": Table("Versions", ("part", "version"), tuple(_versions()), text=2),

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from torch import Tensor, float64
 
-from ..errors import InputError
+from ..errors import InputError, NonFiniteError
 from ..frozen import Frozen, FrozenDict
 from ..graph.records import Graph
 from ..subject.model import Model, parameters_of
@@ -253,6 +253,9 @@ class Diagonal(_Curvature):
         [1.125, 4.5]
         """
         weights = weights_at(self, model)
+        for name, weight in weights.items():
+            if not bool(weight.isfinite().all()):
+                raise NonFiniteError(f"the weights of '{name}' are not all finite: they have no saliency")
         return FrozenDict({name: h * weights[name].square() / 2 for name, h in self.by_parameter.items()})
 
     @property

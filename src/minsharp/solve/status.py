@@ -20,6 +20,7 @@ class Status(Enum):
     )
     NO_CURVATURE = "zero: the curvature vanishes on this data"
     NO_MATRIX = "zero: no weight matrix has both curvature and size on this data"
+    NO_NOISE = "zero: no weight that the noise reaches has both curvature and size on this data"
     PINNED = "nothing to rescale, the minimum is the trace; pinned by {reasons}"
     SAME_FOR_LAYERS = (
         "nothing to gain from a factor per layer: noise that grows with a tensor's own weights is the same for each; "

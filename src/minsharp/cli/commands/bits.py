@@ -18,6 +18,14 @@ Size = Annotated[
 ]
 RoundingOption = Annotated[options.Rounding, typer.Option("--noise", help="One scale per tensor, or per channel.")]
 PerOption = Annotated[options.Per, typer.Option("--per", help="What gets bits of its own.")]
+CostsOption = Annotated[
+    options.Costs | None,
+    typer.Option(
+        "--costs",
+        help="What the increase of the loss is predicted from: curvature, rounding each tensor alone, or both. "
+        "(default: both with labels and bits for tensors, else curvature)",
+    ),
+]
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="FILE.json", help="Also write the bits by parameter name, as JSON.")
 ]
@@ -29,7 +37,7 @@ Plot = Annotated[
 ]
 
 
-options.in_panel(options.MEASURED, Choices, Budget, Size, RoundingOption, PerOption)
+options.in_panel(options.MEASURED, Choices, Budget, Size, RoundingOption, PerOption, CostsOption)
 options.in_panel(options.RESULTS, Out, Plot)
 
 
@@ -49,6 +57,7 @@ def bits(
     size: Size = None,
     noise: RoundingOption = options.Rounding.MAX,
     per: PerOption = options.Per.TENSOR,
+    costs: CostsOption = None,
     loss: options.LossOption = options.Loss.CROSS_ENTROPY,
     curvature: options.CurvatureOption = options.Curvature.HESSIAN,
     tolerance: options.Tolerance = 0.0,
@@ -75,13 +84,14 @@ def bits(
     if report is not None:
         check_writable(report, (".html", ".htm"))
     numbers = _numbers(choices)
-    from ..bits import allocated
+    from ..bits import give
     from ..task import prepare
 
     choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis, fold)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
     task = prepare(choice, source, loss, curvature, parameters, tolerance=tolerance, seed=seed)
-    allocated(task, numbers, budget, size, noise, per, out=out, plot=plot, report=report, as_json=as_json)
+    asked = {"bits": numbers, "noise": str(noise), "per": str(per), "costs": costs and str(costs)}
+    give(task, asked, budget, size, out=out, plot=plot, report=report, as_json=as_json)
 
 
 def _numbers(text: str) -> list[int]:
