@@ -88,3 +88,26 @@ def test_two_axes_that_would_do() -> None:
         ms.hessian_trace(model, (tokens, labels))
     expected = ms.hessian_trace(language(True), (tokens, labels), class_axis=1).total
     assert ms.hessian_trace(model, (tokens, labels), class_axis=-1).total == pytest.approx(expected, rel=1e-12)
+
+
+def test_probabilities_tell_no_axis() -> None:
+    """Targets of the outputs' own shape (n, T, V) would do for torch's axis 1 and for the last: the user is asked."""
+    chances = torch.rand(6, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    with pytest.raises(
+        ms.LossError, match=r"with targets of shape \(6, 5, 7\): the classes may be on axis 1 or on the"
+    ):
+        ms.hessian_trace(language(), (TOKENS, chances))
+    expected = ms.hessian_trace(language(True), (TOKENS, chances.mT), class_axis=1).total
+    pair = TOKENS, chances.mT
+    moved = ms.hessian_trace(language(True), pair, nn.CrossEntropyLoss(), class_axis=1).total
+    assert moved == pytest.approx(expected, rel=1e-12)
+
+
+def test_probabilities_where_only_one_axis_will_do() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 3, 4)).double()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 2, 4, 4, dtype=torch.float64, generator=generator)
+    chances = torch.rand(5, 3, 1, 1, dtype=torch.float64, generator=generator)
+    flat = nn.Sequential(*model, nn.Flatten())
+    expected = ms.hessian_trace(flat, (x, chances.flatten(1))).total
+    assert ms.hessian_trace(model, (x, chances)).total == pytest.approx(expected, rel=1e-12)

@@ -97,13 +97,20 @@ def on_axis(loss: Loss, shape: tuple[int, ...], targets: Tensor | None, class_ax
         return _asked(loss, shape, class_axis)
     if not loss.has_classes or len(shape) <= 2:
         return loss
-    if targets is not None and tuple(targets.shape[1:]) == shape[1:]:  # a probability for each class: torch's axis 1
-        return loss
+    if targets is not None and tuple(targets.shape[1:]) == shape[1:]:  # a probability for each class
+        return _torchs(loss, shape, targets)
     places = None if targets is None else tuple(targets.shape[1:])
     first, last = places == shape[2:], places == shape[1:-1]
     if first == last:
         raise LossError(f"{_given(loss, shape, targets)}: {_WHICH if first else _UNTOLD}. Say it: {_CALLS}")
     return OnAxis(loss, -1) if last else loss
+
+
+def _torchs(loss: Loss, shape: tuple[int, ...], targets: Tensor) -> Loss:
+    """The loss on torch's axis 1; targets of the outputs' own shape tell no axis unless there is only one."""
+    if any(size != 1 for size in shape[2:]):
+        raise LossError(f"{_given(loss, shape, targets)}: {_WHICH}. Say it: {_CALLS}")
+    return loss
 
 
 def _given(loss: Loss, shape: tuple[int, ...], targets: Tensor | None) -> str:
