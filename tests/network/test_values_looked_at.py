@@ -63,3 +63,29 @@ def test_an_assertion_on_values() -> None:
     assert trace(Asserting()) > 0
     with pytest.raises(ms.ReadError, match="mixes the samples"):
         trace(Counting())
+
+
+class Guarded(nn.Module):
+    """Clamps lower where something has overflowed, as T5 of transformers does in float16 alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)
+        if y.dtype != torch.float16:
+            return y
+        most = torch.where(y.isinf().any(), 64504.0, 65504.0)
+        return y.clamp(min=-most, max=most)
+
+
+def test_a_guard_against_overflow_is_told_of_in_half_precision() -> None:
+    x = torch.randn(6, 4)
+    with pytest.raises(
+        ms.ReadError, match=r"any in .* mixes the samples .*measure model\.bfloat16\(\) or model\.float\(\)"
+    ):
+        ms.hessian_trace(Guarded().half(), x.half())
+    assert ms.hessian_trace(Guarded().bfloat16(), x.bfloat16()).total > 0
+    with pytest.raises(ms.ReadError, match=r"depends on its own input$"):
+        trace(Counting())
