@@ -15,7 +15,7 @@ _CALLS = "class_axis=-1 if they are on the last axis, as language models have th
 
 
 class OnAxis(Loss):
-    """A loss with classes, on outputs that have them on another axis than 1; and so have targets of the outputs' own shape.
+    """A loss with classes, on outputs that have them on another axis than 1, as have targets of the outputs' own shape.
 
     >>> import torch
     >>> from torch import nn
