@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
 from operator import index
 from typing import Any
 
@@ -139,7 +140,7 @@ def random_state_kept(device: torch.device) -> Iterator[None]:
 @contextmanager
 def quiet_export() -> Iterator[None]:
     """Without torch.export's warnings and logs about its own insides, or fused kernels that have no derivative."""
-    with LOCK, warnings.catch_warnings(), without_fast_path(), masks_as_given():
+    with LOCK, warnings.catch_warnings(), without_fast_path(), masks_as_given(), _unprinted():
         log = logging.getLogger("torch")
         level = log.level
         warnings.simplefilter("ignore")
@@ -148,6 +149,17 @@ def quiet_export() -> Iterator[None]:
             yield
         finally:
             log.setLevel(level)
+
+
+@contextmanager
+def _unprinted() -> Iterator[None]:
+    """Without the graph that torch.export prints where it gives up: hundreds of lines for a transformer."""
+    module: Any = import_module("torch.export._trace")
+    module.print = lambda *args, **kwargs: None  # in that module alone: what forward prints is its own affair
+    try:
+        yield
+    finally:
+        del module.print
 
 
 @contextmanager
