@@ -144,6 +144,10 @@ ENCODERS = [
     _classifier("ConvBert", embedding_size=16),
     _classifier("RoFormer", embedding_size=16),
     _classifier("Nystromformer", num_landmarks=5, segment_means_seq_len=5),
+    _classifier("BigBird", block_size=2),
+    _classifier("RemBert", input_embedding_size=8, output_embedding_size=8),
+    _classifier("Esm"),
+    _classifier("XLMRobertaXL"),
 ]
 
 DECODERS = [
@@ -166,6 +170,9 @@ DECODERS = [
     _decoder("Cohere", **_GROUPED),
     _decoder("Olmo2", **_GROUPED),
     _decoder("Mamba", state_size=4),
+    _decoder("Mamba2", state_size=4, num_heads=4, head_dim=8, n_groups=1, chunk_size=4),
+    _decoder("FalconMamba", state_size=4),
+    _decoder("Nemotron", **_GROUPED),
     _decoder("BioGpt"),
     _decoder("OpenAIGPT", "LMHeadModel", n_embd=16, n_layer=2, n_head=4),
     _seq2seq("T5", **_T5),
@@ -196,6 +203,8 @@ AUDIO = [
     _audio("Hubert"),
     _audio("WavLM"),
     _audio("SEW", squeeze_factor=1),
+    _audio("UniSpeech"),
+    _audio("Wav2Vec2Conformer", layerdrop=0.5),
     Case(
         "Whisper",
         lambda: _made("Whisper", "ForAudioClassification", _WHISPER),

@@ -94,6 +94,16 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
                 before.restore()
 
 
+def forget_made(module: nn.Module) -> None:
+    """Let modules drop what they have made of their parameters for evaluation, and keep: ``train`` is where they do."""
+    modes = [(part, part.training) for part in module.modules()]
+    with suppress(NotImplementedError):  # what torch.export made has no modes
+        module.train()
+        module.train(modes[0][1])
+    for part, mode in modes:
+        part.training = mode
+
+
 class _Kept:
     """The attributes of a module, what its lists and dicts hold, and the values of its buffers."""
 
