@@ -103,7 +103,7 @@ def solver_row(name: str, model: nn.Module, inputs: Tensor, scope: Any) -> tuple
     network = ms.read(model, inputs)
     diagonal = ms.hessian_diagonal(network, inputs)
     result = ms.minimum_sharpness(network, diagonal, scope=scope)
-    log_c, A, _ = program(curvatures(diagonal, scope), result.symmetries)
+    parts = program(curvatures(diagonal, scope), result.symmetries)
     return (
         name,
         scope,
@@ -111,7 +111,7 @@ def solver_row(name: str, model: nn.Module, inputs: Tensor, scope: Any) -> tuple
         count(sum(p.numel() for p in model.parameters())),
         count(result.symmetries.dimension),
         duration(typical(lambda: Walk(network.graph, frozenset(), scope), 7)),
-        duration(typical(lambda: minimise(log_c, A), 7)),
+        duration(typical(lambda: minimise(parts.log_c, parts.A), 7)),
         duration(typical(lambda: ms.minimum_sharpness(network, diagonal, scope=scope), 7)),
         magnitude(1 - result.lower_bound / result.value, 0),
     )

@@ -7,7 +7,16 @@ laws that operations and losses obey in `minsharp.laws`.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import InputError, LossError, MinsharpError, NonFiniteError, NotExactError, RankError, ReadError
+from .errors import (
+    InputError,
+    LossError,
+    MinsharpError,
+    NegativeError,
+    NonFiniteError,
+    NotExactError,
+    RankError,
+    ReadError,
+)
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:  # loaded when they are first used: see __getattr__
@@ -46,6 +55,7 @@ __all__ = [
     "LossError",
     "MinsharpError",
     "Monitor",
+    "NegativeError",
     "Network",
     "NonFiniteError",
     "NotExactError",

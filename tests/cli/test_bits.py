@@ -85,11 +85,11 @@ def test_bits_that_cannot_be(data: str, capsys: pytest.CaptureFixture[str]) -> N
     assert run(["bits", MODEL, "--data", data, "--bits", "few"]) == 2
     assert "--bits few: expected numbers with commas" in capsys.readouterr().err
     assert run(["bits", MODEL, "--data", data, "--bits", "1,4"]) == 2
-    assert "bits=1: expected a whole number from 2" in capsys.readouterr().err
+    assert "--bits 1: expected a whole number from 2" in capsys.readouterr().err
     assert run(["bits", MODEL, "--data", data, "--noise", "relative"]) == 2
     assert "'relative' is not one of 'max', 'max-per-channel'" in capsys.readouterr().err
     assert run(["bits", MODEL, "--data", data, "--budget", "4", "--size", "40"]) == 2
-    assert "budget=4.0, size=40: expected one of them" in capsys.readouterr().err
+    assert "--budget 4.0, --size 40: expected one of them" in capsys.readouterr().err
 
 
 def test_flatten_for_a_noise(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +117,7 @@ def test_flatten_for_a_noise(data: str, tmp_path: Path, capsys: pytest.CaptureFi
     for name, weight in load_file(out).items():
         assert torch.allclose(weight, flat.state_dict()[name], rtol=1e-9)
     assert run(["flatten", MODEL, "--data", data, "--out", str(out), "--noise", "max", "--power-of-two"]) == 2
-    assert "power_of_two=True goes with" in capsys.readouterr().err
+    assert "--power-of-two goes with" in capsys.readouterr().err
 
 
 def normalised() -> nn.Module:

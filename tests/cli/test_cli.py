@@ -767,4 +767,4 @@ def test_a_tolerance(tmp_path: Path, capsys: Capture) -> None:
     assert run([*arguments, "--tolerance", "0.1"]) == 0
     assert ("±" in capsys.readouterr().out) == (direct.standard_error > 0)
     assert run(["measure", "no.such:thing", "--data", str(data), "--tolerance", "nan"]) == 2
-    assert "tolerance=nan: expected a relative standard error below 1" in capsys.readouterr().err
+    assert "--tolerance nan: expected a relative standard error below 1" in capsys.readouterr().err

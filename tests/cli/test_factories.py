@@ -137,8 +137,8 @@ def test_outputs_by_index_and_by_name(words: list[str], data: Path, capsys: Capt
 
 
 def test_outputs_that_are_not_there(data: Path, capsys: Capture) -> None:
-    refused(capsys, ["measure", PAIR, "--data", data], r"Say which: outputs=0 or outputs=1")
-    refused(capsys, ["measure", PAIR, "--data", data, "--outputs", "logits"], "outputs='logits', but the model returns")
+    refused(capsys, ["measure", PAIR, "--data", data], r"Say which: --outputs 0 or --outputs 1")
+    refused(capsys, ["measure", PAIR, "--data", data, "--outputs", "logits"], "--outputs logits, but the model returns")
 
 
 def language_data(path: Path, **others: Tensor) -> Path:

@@ -11,6 +11,10 @@ from torch import nn
 
 import minsharp as ms
 from minsharp.curvature.plan import plan
+from minsharp.curvature.quantities import TRACE
+from minsharp.curvature.smooth import _ENOUGH, Rest
+from minsharp.losses import as_loss
+from minsharp.subject.batches import Batch
 from tests.support.dense import Dense
 from tests.support.language import language, tokens
 
@@ -109,3 +113,24 @@ def test_a_tolerance_that_was_missed_is_told(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.warns(UserWarning, match=r"the standard error is .*% of the trace, not 0\.01%.*curvature=\"ggn\""):
         found = ms.hessian_trace(model, (x, y), tolerance=1e-4)
     assert found.standard_error > 1e-4 * abs(found.total)
+
+
+def test_what_is_hopeless_is_given_up_early() -> None:
+    """No tolerance of 1e-6 is met with 4096 probes: a few hundred tell, and their error is an honest one."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    data = torch.randn(3, 4).double(), torch.tensor([0, 1, 1])
+    batch, network, loss = Batch(*data), ms.read(model, data[0]), as_loss(nn.CrossEntropyLoss())
+    dense = float(Dense(model, data).hessian.trace()) - ms.hessian_trace(model, data, curvature="ggn").total
+    off = []
+    for seed in range(40):
+        rest = Rest(network, list(network.parameters), loss, TRACE, 1000 * seed)
+        first = rest.first(batch)
+        found = rest.refined(batch, first, first.variance * 1e-6)
+        assert found.probes == _ENOUGH
+        off.append((found.total / len(batch) - dense) / (found.standard_error / len(batch)))
+    assert abs(fmean(off)) < 3.5 / sqrt(len(off))
+    assert 0.6 < stdev(off) < 1.4
+    met = rest.refined(batch, first, first.variance / 100)
+    assert met.probes > _ENOUGH
+    assert met.variance <= first.variance / 100

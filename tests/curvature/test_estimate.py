@@ -3,10 +3,12 @@
 import functools
 import operator
 from collections.abc import Iterator
+from fractions import Fraction
 from math import sqrt
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -200,6 +202,16 @@ def test_what_is_no_tolerance_is_refused(tolerance: Any) -> None:
     model, x = many_classes()
     with pytest.raises(ms.InputError, match=r"tolerance=.*expected a relative standard error below 1.*tolerance=0.01"):
         ms.hessian_trace(model, x, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("tolerance", [np.float32(0.125), np.array(0.125), torch.tensor(0.125), Fraction(1, 8)])
+def test_a_number_of_any_kind_is_a_tolerance(tolerance: Any) -> None:
+    model, x = many_classes()
+    plain = ms.hessian_trace(model, x, tolerance=0.125)
+    assert ms.hessian_trace(model, x, tolerance=tolerance).total == plain.total
+    monitor = ms.Monitor(model, x, measures=["trace"], tolerance=tolerance, budget=Fraction(1, 2))  # type: ignore[arg-type]
+    assert monitor.measure(0)["minsharp/trace"] == plain.total
+    assert ms.compare(model, x, tolerance=tolerance, rescalings=0).to_dict()
 
 
 def test_a_plan_keeps_to_the_variance_that_is_allowed() -> None:

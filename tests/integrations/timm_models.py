@@ -27,6 +27,15 @@ _LEVIT: Settings = {"img_size": 64, "embed_dim": (16, 16, 16), "depth": (1, 1, 1
 _SAM: Settings = {**_VIT, "patch_size": 8, "global_attn_indexes": (1,), "window_size": 2, "neck_chans": 8}
 _TINY: Settings = {"embed_dims": (8, 16, 16, 32), "depths": (1, 1, 1, 1), "num_heads": (1, 2, 2, 2)}
 _COAT: Settings = {"img_size": 64, "embed_dims": (16, 16, 32, 32), "serial_depths": (1, 1, 1, 1)}
+_EFFICIENT: Settings = {"img_size": 64, "embed_dims": (8, 8, 16, 16), "depths": (1, 1, 1, 1)}
+_RDNET: Settings = {
+    "num_init_features": 16,
+    "growth_rates": (8, 8),
+    "num_blocks_list": (1, 1),
+    "is_downsample_block": (None, True),
+    "transition_compression_ratio": 0.5,
+    "bottleneck_width_ratio": 2,
+}
 _VISFORMER: Settings = {"img_size": 64, "init_channels": 8, "embed_dim": 32, "depth": (1, 1, 1), "num_heads": 2}
 
 
@@ -96,4 +105,12 @@ MODELS = [
     _case("mobilenetv4_conv_small_035"),
     _case("mobilevit_xxs", 64),
     _case("test_nfnet"),
+    _case("efficientformerv2_s0", 64, **_EFFICIENT),
+    _case("dla46_c"),
+    _case("repvgg_a0"),
+    _case("resnetv2_18"),
+    _case("rdnet_tiny", **_RDNET),
+    _case("skresnet18"),
+    _case("swiftformer_xs", embed_dims=(8, 8, 16, 16), layers=(1, 1, 1, 1)),
+    _case("selecsls42"),
 ]

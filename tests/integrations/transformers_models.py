@@ -111,6 +111,25 @@ _PAIR: Settings = {
     "encoder_ffn_dim": 24,
     "decoder_ffn_dim": 24,
 }
+_EXPERTS: Settings = {  # eager: torch has no other products of experts in double precision, for the oracle
+    **_GROUPED,
+    "num_local_experts": 4,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 8,
+    "experts_implementation": "eager",
+}
+_JAMBA: Settings = {
+    "use_mamba_kernels": False,
+    "mamba_d_state": 4,
+    "attn_layer_offset": 1,
+    "attn_layer_period": 2,
+    "expert_layer_period": 2,
+    "expert_layer_offset": 1,
+}
+_WIDTHS: Settings = {"vocab_size": VOCABULARY, "pad_token_id": 0, "d_model": 16, "n_head": 4, "d_inner": 24}
+_XLNET: Settings = {**_WIDTHS, **LABELS, "n_layer": 2}
+_FUNNEL: Settings = {**_WIDTHS, **LABELS, "d_head": 4, "block_sizes": [1, 1]}
 _T5: Settings = {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4}
 
 _RELATIVE: Settings = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
@@ -144,6 +163,12 @@ ENCODERS = [
     _classifier("ConvBert", embedding_size=16),
     _classifier("RoFormer", embedding_size=16),
     _classifier("Nystromformer", num_landmarks=5, segment_means_seq_len=5),
+    _classifier("BigBird", block_size=2),
+    _classifier("RemBert", input_embedding_size=8, output_embedding_size=8),
+    _classifier("Esm"),
+    _classifier("XLMRobertaXL"),
+    Case("XLNet", lambda: _made("XLNet", "ForSequenceClassification", _XLNET), _text_classes),
+    Case("Funnel", lambda: _made("Funnel", "ForSequenceClassification", _FUNNEL), _text_classes),
 ]
 
 DECODERS = [
@@ -166,6 +191,12 @@ DECODERS = [
     _decoder("Cohere", **_GROUPED),
     _decoder("Olmo2", **_GROUPED),
     _decoder("Mamba", state_size=4),
+    _decoder("Mamba2", state_size=4, num_heads=4, head_dim=8, n_groups=1, chunk_size=4),
+    _decoder("FalconMamba", state_size=4),
+    _decoder("Nemotron", **_GROUPED),
+    _decoder("Mixtral", **_EXPERTS),
+    _decoder("Qwen2Moe", **_EXPERTS, shared_expert_intermediate_size=8),
+    _decoder("Jamba", **_EXPERTS, **_JAMBA),
     _decoder("BioGpt"),
     _decoder("OpenAIGPT", "LMHeadModel", n_embd=16, n_layer=2, n_head=4),
     _seq2seq("T5", **_T5),
@@ -196,6 +227,8 @@ AUDIO = [
     _audio("Hubert"),
     _audio("WavLM"),
     _audio("SEW", squeeze_factor=1),
+    _audio("UniSpeech"),
+    _audio("Wav2Vec2Conformer", layerdrop=0.5),
     Case(
         "Whisper",
         lambda: _made("Whisper", "ForAudioClassification", _WHISPER),

@@ -88,3 +88,35 @@ def test_two_axes_that_would_do() -> None:
         ms.hessian_trace(model, (tokens, labels))
     expected = ms.hessian_trace(language(True), (tokens, labels), class_axis=1).total
     assert ms.hessian_trace(model, (tokens, labels), class_axis=-1).total == pytest.approx(expected, rel=1e-12)
+
+
+def test_probabilities_tell_by_their_sums() -> None:
+    """Targets of the outputs' own shape (n, T, V): the classes are on the axis along which they sum to one."""
+    chances = torch.rand(6, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    expected = ms.hessian_trace(language(True), (TOKENS, chances.mT), class_axis=1).total
+    for criterion in (None, nn.CrossEntropyLoss()):
+        for moved, targets in ((False, chances), (True, chances.mT)):
+            found = ms.hessian_trace(language(moved), (TOKENS, targets), criterion).total
+            assert found == pytest.approx(expected, rel=1e-12)
+    coarse = ms.hessian_trace(language(), (TOKENS, chances.bfloat16().double())).total
+    assert coarse == pytest.approx(expected, rel=1e-2)
+
+
+@pytest.mark.parametrize("targets", [torch.rand(6, 5, 7), torch.full((6, 7, 7), 1 / 7), torch.ones(6, 5, 7) / 7 * 1.1])
+def test_targets_that_are_no_probabilities_of_one_axis(targets: Tensor) -> None:
+    tokens = TOKENS.repeat(1, 2)[:, : targets.shape[1]]
+    with pytest.raises(
+        ms.LossError, match=r"cannot be told, they sum to one along none of the axes, or along several\. S"
+    ):
+        ms.hessian_trace(language(), (tokens, targets.double()))
+    assert ms.hessian_trace(language(), (tokens, targets.double()), class_axis=-1).total > 0
+
+
+def test_probabilities_where_only_one_axis_will_do() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 3, 4)).double()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 2, 4, 4, dtype=torch.float64, generator=generator)
+    chances = torch.rand(5, 3, 1, 1, dtype=torch.float64, generator=generator)
+    flat = nn.Sequential(*model, nn.Flatten())
+    expected = ms.hessian_trace(flat, (x, chances.flatten(1))).total
+    assert ms.hessian_trace(model, (x, chances)).total == pytest.approx(expected, rel=1e-12)

@@ -53,3 +53,37 @@ def test_tied_parameters() -> None:
     assert torch.equal(other.table.weight, 2 * model.table.weight)
     with pytest.raises(ms.InputError, match="are one tensor, but have different factors"):
         ms.rescale(model, {"out.weight": 2.0, "table.weight": 3.0})
+
+
+class Keeping(nn.Module):
+    """Keeps in eval mode what it made of a parameter, as LeViT of timm does, until it is trained again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.kept: dict[str, torch.Tensor] = {}
+
+    def train(self, mode: bool = True) -> "Keeping":
+        if mode:
+            self.kept = {}
+        return super().train(mode)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.first.weight.mul(1) if self.training else self.kept.setdefault("w", self.first.weight.mul(1))
+        y: torch.Tensor = self.second((x @ made.T + self.first.bias).relu())
+        return y
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_what_a_model_keeps_of_its_weights_is_made_anew(training: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Keeping().eval(), torch.randn(5, 3)
+    with torch.no_grad():
+        expected = model(x)
+        kept = model.kept["w"]
+        model.training = training
+        model.second.training = not training
+        other = ms.rescale(model, {"first.weight": 4.0, "first.bias": 4.0, "second.weight": 0.25})
+        assert (other.training, other.get_submodule("second").training) == (training, not training)
+        torch.testing.assert_close(other.eval()(x), expected)
+    assert model.kept["w"] is kept

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -168,3 +169,74 @@ def test_dropout_of_nothing(drops: Any) -> None:
     assert looked(model) == pytest.approx(looked(Looking(lambda h, x: x[:, :1], used=True)), rel=1e-12)
     with pytest.raises(ms.ReadError, match="draws random numbers"):
         looked(Looking(lambda h, x: drops(x[:, :1], 0.5, True), used=True))
+
+
+class Guarded(nn.Module):
+    """Clamps lower where something has overflowed, as T5 of transformers does in float16 alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)
+        if y.dtype != torch.float16:
+            return y
+        most = torch.where(y.isinf().any(), 64504.0, 65504.0)
+        return y.clamp(min=-most, max=most)
+
+
+def test_a_guard_against_overflow_is_told_of_in_half_precision() -> None:
+    x = torch.randn(6, 4)
+    with pytest.raises(
+        ms.ReadError, match=r"any in .* mixes the samples .*measure model\.bfloat16\(\) or model\.float\(\)"
+    ):
+        ms.hessian_trace(Guarded().half(), x.half())
+    assert ms.hessian_trace(Guarded().bfloat16(), x.bfloat16()).total > 0
+    with pytest.raises(ms.ReadError, match=r"depends on its own input$"):
+        trace(Counting())
+
+
+class Branching(Asserting):
+    """Decides by a value, and says so."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        print("forward")
+        x = self.embed(ids)
+        return self.head(x.mean(1)) if x.sum() > 0 else self.head(x.sum(1))
+
+
+def test_where_torch_export_gives_up_it_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its graph, hundreds of lines on stderr for a transformer; what forward prints stays."""
+    for _ in range(2):
+        with pytest.raises(ms.ReadError, match="forward branches on the values of a tensor"):
+            trace(Branching())
+        out, err = capsys.readouterr()
+        assert err == ""
+        assert "forward" in out
+    assert not hasattr(import_module("torch.export._trace"), "print")
+
+
+class Settling(nn.Module):
+    """Changes its weights in its first run, as RWKV of transformers does for inference."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.settled = nn.Linear(4, 3), False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.settled:
+            with torch.no_grad():
+                self.layer.weight.div_(2)
+            self.settled = True
+        y: Tensor = self.layer(x)
+        return y
+
+
+def test_what_forward_does_once_is_done_by_a_run() -> None:
+    torch.manual_seed(0)
+    model, x = Settling(), torch.randn(6, 4)
+    with pytest.raises(ms.ReadError, match=r"no longer there once it has run: model\.eval\(\)\(inputs\)"):
+        ms.hessian_trace(model, x)
+    model(x)
+    assert ms.hessian_trace(model, x).total == ms.hessian_trace(model.layer, x).total

@@ -53,7 +53,7 @@ def pooled() -> Pooled:
 
 
 def test_lists_of_numbers_are_named() -> None:
-    with pytest.raises(ms.InputError, match=r"the inputs of a batch are \{'input_ids': list of \(list"):
+    with pytest.raises(ms.InputError, match=r"'input_ids' among the inputs of a batch is list of \(list"):
         ms.hessian_trace(pooled(), Encoding({"input_ids": IDS.tolist()}))
 
 

@@ -64,3 +64,45 @@ def test_labels_that_forward_needs_are_an_input() -> None:
 
     network = ms.read(Needs(), {"labels": Z, "x": X})
     assert [value.name for value in network.graph.inputs] == ["%x", "%labels"]
+
+
+class Named(nn.Module):
+    """Takes two inputs by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 3).double()
+
+    def forward(self, x: Tensor, mask: Tensor, scale: Tensor | None = None) -> Tensor:
+        return self.a(x) * mask
+
+
+@pytest.mark.parametrize(
+    ("batch", "text"),
+    [
+        ({"x": X, "mask": Z, "idx": Z}, "forward of Named has no argument 'idx': it takes 'x', 'mask', 'scale'"),
+        ({"x": X, "mask": Z, "y": Y, "idx": Z, "labels": LABELS}, "has no argument 'idx', 'y': it takes 'x', 'mask'"),
+        ({"x": X}, "forward of Named needs 'mask' too: it takes 'x', 'mask', 'scale'"),
+        ({"x": X, "masks": Z}, "has no argument 'masks' and needs 'mask' too"),
+        ({"x": X, "target": LABELS, "mask": Z}, r"the targets are called 'labels', or go in a pair: \(inputs, targets"),
+        ({"x": X, "mask": True}, "'mask' among the inputs of a batch is bool, expected a tensor"),
+        ({"x": X, "mask": Z, "names": ["a", "b"]}, r"'names' among the inputs of a batch is list of \(str, str\)"),
+        ({"x": X, "mask": torch.tensor(1.0)}, r"'mask' among the inputs of a batch is a tensor of shape \(\)"),
+    ],
+)
+def test_a_dict_that_does_not_fit_is_refused_by_its_keys(batch: Any, text: str) -> None:
+    with pytest.raises(ms.InputError, match=text):
+        ms.hessian_trace(Named(), batch)
+
+
+def test_a_dict_without_a_name_of_forward_goes_in_whole() -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(4, 3).double()
+
+        def forward(self, batch: dict[str, Tensor]) -> Tensor:
+            return self.a(batch["x"])
+
+    model = Whole()
+    assert ms.hessian_trace(model, {"x": X, "z": Z}).total == pytest.approx(ms.hessian_trace(model.a, X).total)

@@ -6,7 +6,7 @@ import sys
 import traceback
 import warnings
 from _thread import interrupt_main
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Timer
 from typing import Any, TextIO
@@ -54,9 +54,15 @@ def _run_launched(arguments: Sequence[str] | None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    def said(text: object) -> str:
+        from .app import app
+        from .spoken import options_of, spoken
+
+        return spoken(str(text), options_of(sys.argv[1:] if arguments is None else arguments, app))
+
     try:
         with warnings.catch_warnings():
-            _choose_warnings()
+            _choose_warnings(said)
             from .app import app
 
             code = app(arguments, prog_name="minsharp", standalone_mode=False)
@@ -65,11 +71,13 @@ def _run(arguments: Sequence[str] | None) -> int:
     except BaseException as error:
         if isinstance(error, SystemExit) and "_MINSHARP_COMPLETE" in os.environ:
             raise  # typer ends so, once it has told the shell how words go on
-        return INTERRUPTED if isinstance(error.__cause__, KeyboardInterrupt) else _told(error)  # as some typers say it
+        return (
+            INTERRUPTED if isinstance(error.__cause__, KeyboardInterrupt) else _told(error, said)
+        )  # as some typers say it
     return code if isinstance(code, int) else 0
 
 
-def _choose_warnings() -> None:
+def _choose_warnings(said: Callable[[object], str]) -> None:
     """Print what minsharp itself warns of, in a line; others' words about their insides only for who asks for them."""
     from ..errors import MinsharpWarning
 
@@ -87,14 +95,14 @@ def _choose_warnings() -> None:
         line: str | None = None,
     ) -> None:
         if issubclass(category, MinsharpWarning):
-            print(f"warning: {message}", file=sys.stderr)
+            print(f"warning: {said(message)}", file=sys.stderr)
         else:
             plain(message, category, filename, lineno, file, line)
 
     warnings.showwarning = show
 
 
-def _told(error: BaseException) -> int:
+def _told(error: BaseException, said: Callable[[object], str]) -> int:
     """Say what went wrong in one line; the exit code."""
     from ..errors import MinsharpError, NonFiniteError, NotExactError, RankError
     from .output import FailureError, complain
@@ -104,10 +112,12 @@ def _told(error: BaseException) -> int:
         return complain(message + _more_help(error), int(error.exit_code)) if message else int(error.exit_code)
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
-    if isinstance(error, FailureError | NotExactError | NonFiniteError | RankError):
-        return complain(error, FAILED)
+    if isinstance(error, RankError):
+        return complain(RankError(said(error)), FAILED)
+    if isinstance(error, FailureError | NotExactError | NonFiniteError):
+        return complain(said(error), FAILED)
     if isinstance(error, MinsharpError):
-        return complain(error, WRONG_USE)
+        return complain(said(error), WRONG_USE)
     if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):  # typer exits from it
         return _closed_pipe()
     return complain(_unforeseen(error), FAILED)

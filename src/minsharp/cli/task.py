@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ..curvature.hessian import check_tolerance
+from ..curvature.tolerance import checked_tolerance
 from ..losses import Criterion
 from ..network.network import Network
 from ..network.reader import read
@@ -46,7 +46,7 @@ def prepare(
     seed: int = 0,
 ) -> Task:
     """Load what the options name, and read the network once."""
-    check_tolerance(tolerance)
+    tolerance = checked_tolerance(tolerance)
     network, loaded = load(model, data)
     estimate = {"tolerance": tolerance, "seed": seed}
     settings = {

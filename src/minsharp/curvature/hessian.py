@@ -25,6 +25,7 @@ from .estimate import Estimator
 from .outputs import Margins, lacks_floor, margins_of, with_floor
 from .quantities import DIAGONAL, TRACE, Measured, Quantity, Result
 from .smooth import Rest, probed
+from .tolerance import checked_tolerance
 
 Of = Literal["parameters", "activations"]
 
@@ -143,7 +144,7 @@ class Choice:
             raise InputError(f"of={self.of!r}: expected 'parameters' or 'activations'")
         if self.memory is not None and (not isinstance(self.memory, int) or self.memory <= 0):
             raise InputError(f"memory={self.memory!r}: expected a number of bytes, as in memory=2**30")
-        check_tolerance(self.tolerance)
+        checked_tolerance(self.tolerance)
         seeded(self.seed)
 
 
@@ -193,6 +194,7 @@ def measured_over(
 ) -> Result:
     """What a quantity comes to over all the data."""
     chosen.check()
+    tolerance = checked_tolerance(chosen.tolerance)
     loss = _loss(criterion, chosen.curvature)
     first, stream = first_of(batches(data))
     if criterion is None and chosen.curvature in ("hessian", "ggn"):
@@ -206,13 +208,13 @@ def measured_over(
     quantity = quantity.prepared(network, names)
     known = network.exactness
     bent = chosen.curvature == "hessian" and not all(known[name] for name in names)
-    if bent and not chosen.tolerance:
+    if bent and not tolerance:
         _refuse_inexact(network, names, estimable=probed(quantity))
     rest = Rest(network, names, loss, quantity, chosen.seed) if bent else None
-    size = count(data) if chosen.progress or chosen.tolerance else None
+    size = count(data) if chosen.progress or tolerance else None
     with bar("samples", size, chosen.progress) as advance:
-        if chosen.tolerance:
-            estimator = Estimator(network, names, loss, quantity, chosen.tolerance, chosen.seed, chosen.memory, rest)
+        if tolerance:
+            estimator = Estimator(network, names, loss, quantity, tolerance, chosen.seed, chosen.memory, rest)
             total = estimator.run(stream, size, advance)
         else:
             total = Engine(network, names, loss, quantity, chosen.memory).run(stream, advance)
@@ -230,14 +232,6 @@ def _weighed(result: Result, facts: Measured) -> Result:
         error.result = result
         raise error
     return result
-
-
-def check_tolerance(tolerance: float) -> None:
-    """Refuse what is no relative error."""
-    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
-        raise InputError(
-            f"tolerance={tolerance!r}: expected a relative standard error below 1, as in tolerance=0.01, or 0 for exact"
-        )
 
 
 def _loss(criterion: Criterion | None, curvature: MatrixName) -> Loss:

@@ -16,6 +16,10 @@ _PROBES: dict[Quantity[Any], type[RestProbes]] = {TRACE: RestProbes, DIAGONAL: R
 _FIRST = 8
 _MOST = 4096
 """Probes of a block: what is not known well enough then keeps the error that it has."""
+_ENOUGH = 256
+"""Probes where even ..."""
+_HOPELESS = 16
+"""... so many times the most would not do: all of them would still leave four times the error that is allowed."""
 
 
 def probed(quantity: Quantity[Any]) -> bool:
@@ -47,11 +51,14 @@ class Rest:
         return self._drawn(batch, _FIRST)
 
     def refined(self, batch: Batch, found: RestSum, allowed: float) -> RestSum:
-        """More and more of them, until the variance is what is allowed."""
+        """More and more of them, until the variance is what is allowed, or is not going to be."""
         while found.variance > allowed and found.probes < _MOST:
-            needed = found.probes * min(found.variance / max(allowed, 1e-300), 4.0) - found.probes
-            more = int(min(max(needed, _FIRST), _MOST))
-            found = found.refined(self._drawn(batch, more))
+            times = found.variance / max(allowed, 1e-300)
+            hopeless = found.probes * times > _HOPELESS * _MOST
+            if hopeless and found.probes >= _ENOUGH:
+                break
+            more = int(min(max(found.probes * (min(times, 4.0) - 1), _FIRST), _MOST))
+            found = found.refined(self._drawn(batch, min(more, _ENOUGH - found.probes) if hopeless else more))
         return found
 
 

@@ -8,12 +8,14 @@ from .factor import Factor, Listed, Rows
 from .loss import Loss
 
 _UNTOLD = "which axis runs over the classes cannot be told"
+_COARSE = 0.01
+"""How far the sum of probabilities in bfloat16 may be from one."""
 _WHICH = "the classes may be on axis 1 or on the last axis"
 _CALLS = "class_axis=-1 if they are on the last axis, as language models have them, class_axis=1 if on axis 1"
 
 
 class OnAxis(Loss):
-    """A loss with classes, on outputs that have them on another axis than 1; targets as the loss has them.
+    """A loss with classes, on outputs that have them on another axis than 1, as have targets of the outputs' own shape.
 
     >>> import torch
     >>> from torch import nn
@@ -35,6 +37,11 @@ class OnAxis(Loss):
         """Outputs (n, ..., K, ...) as (n, K, ...)."""
         return outputs.movedim(self.axis, 1)
 
+    def _pair(self, outputs: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Both as the loss has them: a probability for each class is where its output is."""
+        alike = targets is not None and targets.shape == outputs.shape
+        return self._moved(outputs), self._moved(targets) if alike and targets is not None else targets
+
     @property
     def needs_targets(self) -> bool:
         """Whether the Hessian depends on the targets."""
@@ -42,15 +49,15 @@ class OnAxis(Loss):
 
     def check(self, outputs: Tensor, targets: Tensor | None) -> None:
         """Refuse outputs and targets that do not go together."""
-        self.inner.check(self._moved(outputs), targets)
+        self.inner.check(*self._pair(outputs, targets))
 
     def total(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
         """The sum of the terms of a batch."""
-        return self.inner.total(self._moved(outputs), targets)
+        return self.inner.total(*self._pair(outputs, targets))
 
     def weight(self, outputs: Tensor, targets: Tensor | None) -> float:
         """What a mean over this batch divides by."""
-        return self.inner.weight(self._moved(outputs), targets)
+        return self.inner.weight(*self._pair(outputs, targets))
 
     def rank(self, shape: tuple[int, ...]) -> int:
         """The columns for outputs of this shape, (1, *output)."""
@@ -75,7 +82,7 @@ class OnAxis(Loss):
 
     def columns(self, outputs: Tensor, targets: Tensor | None) -> Columns:
         """Those of the loss, with the classes where the outputs have them."""
-        columns = self.inner.columns(self._moved(outputs), targets)
+        columns = self.inner.columns(*self._pair(outputs, targets))
         back = self.axis % outputs.dim() + 1  # after the axis of the columns
         return Columns(columns.rank, lambda start, stop: columns.slice(start, stop).movedim(2, back))
 
@@ -85,29 +92,41 @@ class OnAxis(Loss):
 
     def factor(self, outputs: Tensor, targets: Tensor | None) -> Factor:
         """That of the loss; one that goes row by row finds its way back by itself."""
-        factor = self.inner.factor(self._moved(outputs), targets)
+        factor = self.inner.factor(*self._pair(outputs, targets))
         if isinstance(factor, Rows):
             return factor.on(outputs, self.axis)
         return Listed(self.columns(outputs, targets))
 
 
 def on_axis(loss: Loss, shape: tuple[int, ...], targets: Tensor | None, class_axis: int | None) -> Loss:
-    """The loss with its classes on the axis that is asked for, or that the shape of the targets tells.
+    """The loss with its classes on the axis that is asked for, or that the targets tell by their shape.
 
-    ``shape`` is that of the outputs; how many samples it says does not matter. Where two axes would do, the user is
-    asked: nothing is guessed.
+    ``shape`` is that of the outputs; how many samples it says does not matter. A probability for each class tells by
+    its sums. Where two axes would do, the user is asked: nothing is guessed.
     """
     if class_axis is not None:
         return _asked(loss, shape, class_axis)
     if not loss.has_classes or len(shape) <= 2:
         return loss
-    if targets is not None and tuple(targets.shape[1:]) == shape[1:]:  # a probability for each class: torch's axis 1
-        return loss
+    if targets is not None and tuple(targets.shape[1:]) == shape[1:]:  # a probability for each class
+        return _by_sums(loss, shape, targets)
     places = None if targets is None else tuple(targets.shape[1:])
     first, last = places == shape[2:], places == shape[1:-1]
     if first == last:
         raise LossError(f"{_given(loss, shape, targets)}: {_WHICH if first else _UNTOLD}. Say it: {_CALLS}")
     return OnAxis(loss, -1) if last else loss
+
+
+def _by_sums(loss: Loss, shape: tuple[int, ...], targets: Tensor) -> Loss:
+    """The loss on the one axis along which targets of the outputs' own shape sum to one, or that alone is longer."""
+    if all(size == 1 for size in shape[2:]):
+        return loss  # no other axis has classes
+    wide = targets.double()
+    ones = [a for a in range(1, len(shape)) if bool((wide.sum(a) - 1).abs().le(_COARSE).all())]
+    if len(ones) != 1:
+        why = "they sum to one along none of the axes, or along several"
+        raise LossError(f"{_given(loss, shape, targets)}: {_UNTOLD}, {why}. Say it: {_CALLS}")
+    return _asked(loss, shape, ones[0])
 
 
 def _given(loss: Loss, shape: tuple[int, ...], targets: Tensor | None) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 from torch import nn
 
 from ..curvature.gram import hessian_grams
-from ..curvature.hessian import check_tolerance, hessian_diagonal, hessian_trace
+from ..curvature.hessian import hessian_diagonal, hessian_trace
+from ..curvature.tolerance import checked_tolerance
 from ..errors import InputError, words_of
 from ..losses import Criterion
 from ..network.network import Network
@@ -183,7 +184,7 @@ def compare(
     stream = held(data)
     first, _ = first_of(batches(stream))
     network = read(model, first.inputs, outputs=outputs, class_axis=class_axis)
-    check_tolerance(tolerance)
+    tolerance = checked_tolerance(tolerance)
     seeded(seed)
     entries = any(measure.uses == "diagonal" for measure in wanted)
     subject = Subject(network, stream, loss, curvature, entries, {"tolerance": tolerance, "seed": seed})

@@ -22,7 +22,7 @@ from ..subject.outputs import Pick
 from ..text import count, magnitude, number, percent
 from .minimum import OTHERS, MinimumSharpness, graph_of
 from .outcome import finite_exp, nothing_to_do
-from .program import program
+from .program import rows as rows_of
 
 CONDITION = 1e6
 """The largest condition number of a matrix; in types coarser than double precision, one over the root of their eps."""
@@ -145,11 +145,14 @@ def _condition(module: nn.Module) -> float:
 
 def _minimise_over(group: FullSymmetries, measured: Grams, condition: float) -> FullMinimumSharpness:
     """The minimum over the whole group, from Gram matrices that have been measured."""
+    import numpy as np
+
     from ..solve.frames import minimise_with_frames
 
     rest = {name: torch.tensor(max(measured.rest(name), 0.0), dtype=torch.float64) for name in measured.exact}
-    log_c, A, _ = program(rest, group.layer)
-    A = A.toarray()
+    c, A, _ = rows_of(rest, group.layer)
+    with np.errstate(divide="ignore"):
+        log_c, A = np.log(c), A.toarray()
     grams = {name: iter(measured.matrices(name)) for name in measured.exact}
     blocks = [[next(grams[m.parameter]).cpu().numpy() for m in frame.members] for frame in group.frames]
     rows = dict(zip(rest, A, strict=True))

@@ -38,7 +38,7 @@ from ..text import interval, number, plain_table, plus_minus
 from .noise import Biases, Noise, checked, finite, is_noisy, only_absolute
 from .noisy import least_noise, rescaled_parts
 from .outcome import finite_exp, nothing_to_do, status_of, status_of_powers
-from .program import Curvature, curvatures, least_powers, program, traces_at
+from .program import Curvature, curvatures, least_powers, program, shares_left, traces_at
 
 OTHERS: dict[str, Callable[..., "MinimumSharpness"]] = {}
 """Minima over groups of more than scales, by scope: each stands in a file of its own, and enters itself here."""
@@ -312,18 +312,19 @@ def _minimise_over(
         name: block if is_noisy(len(symmetries.shapes[name]), biases) else torch.zeros_like(block)
         for name, block in curvatures(measured, scope).items()
     }
-    log_c, A, owner = program(blocks, symmetries)
-    solution = minimise(log_c, A)
+    parts = program(blocks, symmetries)
+    solution = minimise(parts.log_c, parts.A)
     before = {name: float(block.sum()) for name, block in blocks.items()}
-    vanishing = [name for i, name in enumerate(blocks) if solution.vanishing[owner == i].any()]
-    z, bound = np.asarray(solution.z, dtype=np.float64), finite_exp(solution.log_bound)
+    vanishing = [name for i, name in enumerate(blocks) if solution.vanishing[parts.owner == i].any()]
+    z, fixed = np.asarray(solution.z, dtype=np.float64), float(parts.fixed.sum())
+    value, bound = (finite_exp(log) + fixed for log in (solution.log_value, solution.log_bound))
     if power_of_two:
-        z, after = least_powers(log_c, A, owner, z, list(before.values()))
+        z, after = least_powers(parts, z, list(before.values()))
         value = sum(after)
         status = status_of_powers(value, bound, bool(z.any()))
     else:
-        after, value = traces_at(log_c, A, owner, z, len(blocks)), finite_exp(solution.log_value)
-        status = status_of(vanishing, solution.log_value, solution.log_bound)
+        after = traces_at(parts, z)
+        status = status_of(vanishing, solution.log_value, solution.log_bound, fixed)
     return _result(
         symmetries,
         measured,
@@ -336,13 +337,8 @@ def _minimise_over(
         z=torch.from_numpy(z),
         power_of_two=power_of_two,
         biases=biases,
-        standard_error=measured.error_of(_shrunk(before, after)),
+        standard_error=measured.error_of(dict(zip(blocks, shares_left(parts, z), strict=True))),
     )
-
-
-def _shrunk(before: Mapping[str, float], after: list[float]) -> dict[str, float]:
-    """How much of each parameter's trace is left: exp(-2 t_P) where the whole tensor has one factor."""
-    return {name: new / old for (name, old), new in zip(before.items(), after, strict=True) if old}
 
 
 @plain_mode()

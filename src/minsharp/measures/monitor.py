@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from math import nan
+from numbers import Real
 from operator import index
 from time import perf_counter
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..curvature.hessian import check_tolerance
+from ..curvature.tolerance import checked_tolerance
 from ..errors import InputError, NonFiniteError, UndefinedError
 from ..losses import Criterion
 from ..network.faithful import apart_now
@@ -83,10 +84,14 @@ class Monitor:
         memory: int | None = None,
     ) -> None:
         _check(every, budget)
-        check_tolerance(tolerance)
         self.model = model
         self._loss, self._curvature = loss, curvature
-        self._options = {"tolerance": tolerance, "seed": seed, "parameters": parameters, "memory": memory}
+        self._options = {
+            "tolerance": checked_tolerance(tolerance),
+            "seed": seed,
+            "parameters": parameters,
+            "memory": memory,
+        }
         self._reading: dict[str, Any] = {"outputs": outputs, "class_axis": class_axis}
         self._measures, self._every, self._budget = chosen(measures), every, budget
         self._probe = pytree.tree_map_only(Tensor, lambda t: t.detach().clone(), held(probe))
@@ -172,11 +177,11 @@ class Monitor:
         return f"Monitor({type(unwrapped(self.model)).__name__}: {names}; measured {len(self._history['step'])} times)"
 
 
-def _check(every: int, budget: float | None) -> None:
+def _check(every: Any, budget: Any) -> None:
     """Refuse what is no rhythm."""
     if not isinstance(every, int) or every < 1:
         raise InputError(f"every={every!r}: expected a whole number of steps, 1 or more")
-    if budget is not None and not (isinstance(budget, int | float) and 0 < budget <= 1):
+    if budget is not None and not (isinstance(budget, Real) and 0 < float(budget) <= 1):
         raise InputError(f"budget={budget!r}: expected a share of the time, as in budget=0.05")
 
 

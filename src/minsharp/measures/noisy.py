@@ -149,5 +149,5 @@ def _none_negative(name: str, terms: list[Tensor], symmetries: Symmetries, noise
     first = (~moving).nonzero().flatten()[:1]
     h[first], v[first] = still, torch.ones_like(v[first])
     kept = moving.index_fill(0, first, True)
-    refuse_negative(name, h[kept])
+    refuse_negative(name, h[kept], symmetries.scope)
     return [column[kept] for column in (h, v, plus[some], minus[some], group[some], owner[some])]

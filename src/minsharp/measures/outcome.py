@@ -26,11 +26,19 @@ def nothing_to_do(symmetries: Symmetries, before: Mapping[str, float], curved: b
     return None
 
 
-def status_of(vanishing: list[str], log_value: float, log_bound: float) -> StatusText:
-    """A minimum with its gap, or an infimum with what vanishes."""
+def status_of(vanishing: list[str], log_value: float, log_bound: float, fixed: float = 0.0) -> StatusText:
+    """A minimum with its gap, or an infimum with what vanishes; the value is exp(log_value) + fixed."""
     if vanishing:
         return Status.INFIMUM.told(names=", ".join(vanishing))
-    return Status.MINIMUM.told(gap=magnitude(max(log_value - log_bound, 0.0), 0))
+    return Status.MINIMUM.told(gap=magnitude(_gap(log_value, log_bound, fixed), 0))
+
+
+def _gap(log_value: float, log_bound: float, fixed: float) -> float:
+    """How far the bound may be below the value, as a part of it."""
+    if log_value == -inf:
+        return 0.0
+    gap, whole = max(log_value - log_bound, 0.0), abs(finite_exp(log_value) + fixed)
+    return gap * finite_exp(log_value) / whole if fixed and whole else gap
 
 
 def status_of_powers(value: float, bound: float, moved: bool) -> StatusText:
@@ -38,5 +46,5 @@ def status_of_powers(value: float, bound: float, moved: bool) -> StatusText:
     case = Status.POWERS_OF_TWO if moved else Status.NO_FLATTER_POWER
     if not bound:
         return case.told(distance="with other factors the trace comes as near to zero as one likes")
-    above = percent(max(value / bound - 1, 0.0), 2)
+    above = percent(max((value - bound) / abs(bound), 0.0), 2)
     return case.told(distance=f"at most {above} above the minimum of all factors")

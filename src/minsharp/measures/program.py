@@ -1,7 +1,7 @@
 """The geometric program of a minimum: its terms, from curvature that has been measured."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,9 +31,30 @@ def _first(block: Tensor, bad: Tensor) -> float:
     return float(block[bad].flatten()[0])
 
 
-def program(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, Any, Any]:
-    """The geometric program: log c, the matrix A with t = A z for every term, and which parameter each term is of."""
+class Program(NamedTuple):
+    """What is to be minimised: sum_e exp(log c_e - 2 (A z)_e), and what nothing moves, which is no part of it."""
+
+    log_c: Any
+    A: Any
+    owner: Any
+    """Which parameter each term is of."""
+    fixed: Any
+    """The sum of each parameter's terms that no z moves, (parameters); of either sign."""
+
+
+def program(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> Program:
+    """The geometric program of the terms that a rescaling moves, and the sums of those that none does."""
     import numpy as np
+
+    c, A, owner = rows(blocks, symmetries)
+    moving = np.diff(A.indptr) > 0
+    fixed = np.bincount(owner[~moving], c[~moving], minlength=len(blocks))
+    with np.errstate(divide="ignore"):
+        return Program(np.log(c[moving]), A if moving.all() else A[moving], owner[moving], fixed)
+
+
+def rows(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, Any, Any]:
+    """Every term: c, the matrix A with t = A z, and which parameter it is of; none is negative that some z moves."""
     import scipy.sparse
 
     c, plus, minus, owner = _terms(blocks, symmetries)
@@ -44,8 +65,7 @@ def program(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, 
     )
     A = N[plus] - N[minus] if symmetries.dimension else scipy.sparse.csr_array((len(c), 0))
     A.eliminate_zeros()
-    with np.errstate(divide="ignore"):
-        return np.log(c), A, owner
+    return c, A, owner
 
 
 def _terms(blocks: Mapping[str, Tensor], symmetries: Symmetries) -> tuple[Any, ...]:
@@ -77,16 +97,17 @@ def _together(block: Tensor, plus: Tensor, minus: Tensor) -> tuple[Tensor, Tenso
 def _none_negative(
     name: str, c: Tensor, plus: Tensor, minus: Tensor, symmetries: Symmetries
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Terms of a parameter as they are; where some are negative, those with one scale added up, which must not be.
+    """Terms of a parameter as they are; where some are negative, those with one scale added up.
 
     The Hessian of a smooth network has negative entries, and estimates are negative by chance; most of them are where
-    nothing can be rescaled, so that only their sum counts.
+    nothing can be rescaled, so that only their sum counts, of either sign. What some scale moves must not be negative:
+    it would have no minimum.
     """
     if not bool((c < 0).any()):
         return c, plus, minus
     shared, which = moved_by(plus, minus, symmetries).unique(dim=1, return_inverse=True)
     sums = added(c, which, shared.shape[1])
-    refuse_negative(name, sums)
+    refuse_negative(name, sums[shared[0] != shared[1]], symmetries.scope)
     some = one_of_each(which, len(sums))
     return sums, plus[some], minus[some]
 
@@ -110,29 +131,48 @@ def one_of_each(which: Tensor, count: int) -> Tensor:
     return torch.zeros(count, dtype=torch.long).index_copy_(0, which, torch.arange(len(which)))
 
 
-def refuse_negative(name: str, sums: Tensor) -> None:
+def refuse_negative(name: str, sums: Tensor, scope: str) -> None:
     """Curvature that one scale moves must not be negative in sum: there would be no minimum."""
     if bool((sums < 0).any()):
         raise NegativeError(
             f"the curvature of '{name}' that one scale moves is {_first(sums, sums < 0)}: expected none negative. The "
-            "Hessian of a smooth network may be, and an estimate of it by chance: ask for "
-            'curvature="ggn", which never is, for a smaller tolerance, or for scope="layer"'
+            f"Hessian of a smooth network may be, and an estimate of it by chance: {_instead(scope)}"
         )
 
 
-def traces_at(log_c: Any, A: Any, owner: Any, z: Any, count: int) -> list[float]:
+def _instead(scope: str) -> str:
+    """What to ask for where a term is negative."""
+    ways = ['curvature="ggn", which never is', "a smaller tolerance", *(['scope="layer"'] if scope != "layer" else [])]
+    return f"ask for {', or for '.join(ways)}"
+
+
+def traces_at(program: Program, z: Any) -> list[float]:
     """The trace of every parameter at z."""
+    return list(map(float, moving_at(program, z) + program.fixed))
+
+
+def moving_at(program: Program, z: Any) -> Any:
+    """What z leaves of every parameter's terms that it can move, (parameters)."""
     import numpy as np
 
     with np.errstate(over="ignore"):
-        sums: list[float] = np.bincount(owner, np.exp(log_c - 2 * (A @ z)), minlength=count).tolist()
-    return sums
+        terms = np.exp(program.log_c - 2 * (program.A @ z))
+    return np.bincount(program.owner, terms, minlength=len(program.fixed))
 
 
-def least_powers(log_c: Any, A: Any, owner: Any, z: Any, before: list[float]) -> tuple[Any, list[float]]:
+def shares_left(program: Program, z: Any) -> list[float]:
+    """How much z leaves of every parameter's curvature, all terms counted as positive; 0 of none."""
+    import numpy as np
+
+    fixed = np.abs(program.fixed)
+    before, after = (moving_at(program, at) + fixed for at in (0.0 * z, z))
+    return [float(new / old) if old else 0.0 for new, old in zip(after, before, strict=True)]
+
+
+def least_powers(program: Program, z: Any, before: list[float]) -> tuple[Any, list[float]]:
     """The numbers z with powers of two as factors, and every parameter's trace there; zero if that is no flatter."""
     from ..solve.powers import minimise_powers
 
-    z = minimise_powers(log_c, A, z)
-    after = traces_at(log_c, A, owner, z, len(before))
+    z = minimise_powers(program.log_c, program.A, z)
+    after = traces_at(program, z)
     return (z, after) if sum(after) < sum(before) else (0.0 * z, before)

@@ -178,7 +178,8 @@ class _Gradients:
                 raise ReadError(
                     f"{getattr(node.target, '_opname', node.target)} in {where(node)} writes in place, without "
                     "gradients, into a tensor that carries one: autograd does not see that the values change. Work "
-                    "on a copy: tensor.detach().clone()"
+                    "on a copy: tensor.detach().clone(). What forward does in its first run alone, as a change of its "
+                    "weights for inference, is no longer there once it has run: model.eval()(inputs)"
                 )
             if written in self.cut:  # what a call that writes returns is what it wrote into
                 self.cut.add(node)

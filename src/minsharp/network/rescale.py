@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..subject.model import copied, parameters_of, unwrapped
-from ..subject.modes import plain_mode
+from ..subject.modes import forget_made, plain_mode
 from ..subject.outputs import plain
 from .frames_group import Transformation
 from .network import Network
@@ -44,6 +44,7 @@ def rescale(model: nn.Module | Network, scales: Mapping[str, float | Tensor], *,
     with torch.no_grad():
         for name, product in new.values():
             twins[name].copy_(product)
+    forget_made(result)
     return plain(result) if isinstance(model, Network) else result
 
 

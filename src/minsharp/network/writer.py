@@ -190,10 +190,17 @@ class Writer:
         if mixed:
             raise ReadError(
                 f"{operation.where} mixes the samples of a batch: its result has shape {tuple(tensor.shape)}. "
-                "Curvature is a sum over samples only if each output depends on its own input"
+                f"Curvature is a sum over samples only if each output depends on its own input{self._guard(operation)}"
             )
         samples = locate(shape, axes[0], operation, sources) if axes else None
         return Value(name, "activation", shape, tensor.dtype, samples)
+
+    def _guard(self, operation: Operation) -> str:
+        """What to do where it looks for overflow, as half precision needs and no other type."""
+        halves = any(value.dtype == torch.float16 for value in self.values.values())
+        if operation.name not in ("any", "all") or not halves:
+            return ""
+        return ". In float16 models look for overflow there: measure model.bfloat16() or model.float(), which need not"
 
     def _output(self, end: Node) -> str:
         name = self.names[end.name]

@@ -94,6 +94,7 @@ def _batch(given: Any) -> Batch:
         inputs = tuple(inputs)
     elif isinstance(inputs, Mapping):
         inputs = {name: value for name, value in inputs.items() if value is not None}  # what is not there is not passed
+        _refuse_values(inputs)
     leaves = tensors_of(inputs)
     if not leaves or not all(isinstance(t, Tensor) and t.dim() for t in leaves):
         raise InputError(f"the inputs of a batch are {describe(inputs)}; {_FORMS}")
@@ -110,6 +111,16 @@ def _batch(given: Any) -> Batch:
     if any(t.is_inference() for t in (*leaves, *([] if targets is None else [targets]))):
         inputs, targets = pytree.tree_map_only(Tensor, _tracked, (inputs, targets))
     return Batch(inputs, targets)
+
+
+def _refuse_values(inputs: Mapping[str, Any]) -> None:
+    """Refuse a dict in which something is no tensor of samples, by its key."""
+    for name, value in inputs.items():
+        if not all(isinstance(t, Tensor) and t.dim() for t in tensors_of(value)):
+            raise InputError(
+                f"'{name}' among the inputs of a batch is {describe(value)}, expected a tensor with the samples on "
+                "axis 0: leave it out of the dict; what is the same for all samples belongs into the model"
+            )
 
 
 def _labelled(given: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor | None]:

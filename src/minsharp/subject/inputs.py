@@ -1,7 +1,7 @@
 """What goes into a model and what comes out of it, as the user has it."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -41,6 +41,7 @@ def call_form(model: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str,
         for names in ({*inputs} - {"labels"}, {*inputs}):
             with suppress(TypeError, ValueError):
                 return (), _by_name(inspect.signature(model.forward), {name: inputs[name] for name in names})
+        _refuse_names(model, {*inputs} - {"labels"})
         return (dict(inputs),), {}
     if isinstance(inputs, tuple | list) and inputs:
         return tuple(inputs), {}
@@ -52,3 +53,27 @@ def _by_name(signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str
     signature.bind(**given)
     own = [name for name in signature.parameters if name in given]
     return {name: given[name] for name in (*own, *sorted({*given} - {*own}))}
+
+
+def _refuse_names(model: nn.Module, given: set[str]) -> None:
+    """Refuse a dict whose keys are in part forward's arguments, and do not fit them."""
+    try:
+        known = inspect.signature(model.forward).parameters
+    except (TypeError, ValueError):
+        return
+    if not given.intersection(known):
+        return  # it goes in whole
+    single = [p for p in known.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    unknown = sorted(given.difference(known))
+    missing = [p.name for p in single if p.default is p.empty and p.name not in given]
+    short = [f"has no argument {_quoted(unknown)}"] if unknown else []
+    short += [f"needs {_quoted(missing)} too"] if missing else []
+    raise InputError(
+        f"forward of {type(model).__name__} {' and '.join(short)}: it takes {_quoted(p.name for p in single)}. "
+        "The keys of a dict of inputs are forward's arguments; the targets are called 'labels', or go in a pair: "
+        "(inputs, targets)"
+    )
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

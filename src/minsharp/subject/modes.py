@@ -94,6 +94,16 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
                 before.restore()
 
 
+def forget_made(module: nn.Module) -> None:
+    """Let modules drop what they have made of their parameters for evaluation, and keep: ``train`` is where they do."""
+    modes = [(part, part.training) for part in module.modules()]
+    with suppress(NotImplementedError):  # what torch.export made has no modes
+        module.train()
+        module.train(modes[0][1])
+    for part, mode in modes:
+        part.training = mode
+
+
 class _Kept:
     """The attributes of a module, what its lists and dicts hold, and the values of its buffers."""
 
@@ -140,7 +150,7 @@ def random_state_kept(device: torch.device) -> Iterator[None]:
 @contextmanager
 def quiet_export() -> Iterator[None]:
     """Without torch.export's warnings and logs about its own insides, or fused kernels that have no derivative."""
-    with LOCK, warnings.catch_warnings(), without_fast_path(), masks_as_given(), _graphs_unprinted():
+    with LOCK, warnings.catch_warnings(), without_fast_path(), masks_as_given(), _unprinted():
         log = logging.getLogger("torch")
         level = log.level
         warnings.simplefilter("ignore")
@@ -152,8 +162,8 @@ def quiet_export() -> Iterator[None]:
 
 
 @contextmanager
-def _graphs_unprinted() -> Iterator[None]:
-    """torch.export prints the graph that it has when it fails; what forward prints is left alone."""
+def _unprinted() -> Iterator[None]:
+    """torch.export prints the graph that it has where it gives up; what forward prints is left alone."""
     module: Any = import_module("torch.export._trace")
     had = vars(module).get("print", print)
     module.print = lambda *args, **kwargs: None
