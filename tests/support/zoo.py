@@ -319,7 +319,6 @@ class Filled(nn.Module):
         y[:, 2] = self.numbers[0]
         y[:, 3].fill_(self.numbers[1])
         y[:, 4].zero_()
-        y[:, 5].copy_(x[:, 1])
         out: Tensor = self.head(y.relu())
         return out
 
