@@ -281,3 +281,10 @@ def test_whole_numbers_that_meet_for_others() -> None:
 
     with pytest.raises(ms.ReadError, match="roll in the model's forward"):
         ms.read(Near(), torch.zeros(12, 4, dtype=torch.long))
+
+
+def test_a_number_per_sample() -> None:
+    """Inputs (n,), without any other axis."""
+    ms.read(Own(lambda m, x: m.head(x.unsqueeze(1) * m.buffer)), X[:, 0])
+    with pytest.raises(ms.ReadError, match="flip in the model's forward"):
+        ms.read(Own(lambda m, x: m.head((x + (x > 30).flip(0)).unsqueeze(1) * m.buffer)), X[:, 0])

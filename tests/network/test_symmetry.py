@@ -67,6 +67,7 @@ DIMENSIONS = {
     "gated": (1, 5),
     "arithmetic": (0, 0),  # one parameter is both added and multiplied in: it fixes what it meets
     "written": (0, 0),
+    "filled": (0, 7),  # a number that is no parameter fixes its column, and with it the layer
     "upsampled": (1, 4),  # per layer the concatenation with the input fixes its other half
     "last_state": (0, 0),
     "strided_wide": (3, 14),

@@ -310,7 +310,7 @@ class Filled(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.numbers, self.head = nn.Linear(6, 6), nn.Parameter(torch.rand(2)), nn.Linear(6, 4)
+        self.a, self.numbers, self.head = nn.Linear(6, 6), nn.Parameter(torch.rand(2)), nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.a(x)
@@ -319,8 +319,7 @@ class Filled(nn.Module):
         y[:, 2] = self.numbers[0]
         y[:, 3].fill_(self.numbers[1])
         y[:, 4].zero_()
-        y[:, 5].copy_(x[:, 1])
-        out: Tensor = self.head(y.relu())
+        out: Tensor = self.head(F.leaky_relu(y))
         return out
 
 
@@ -698,7 +697,7 @@ ZOO: list[Entry] = [
     Entry("gated", Gated, _normal(6), inexact=frozenset({"value.weight", "value.bias"})),
     Entry("arithmetic", Arithmetic, _normal(3)),
     Entry("written", Written, _normal(6)),
-    Entry("filled", Filled, _normal(6)),
+    Entry("filled", Filled, _normal(6), classes=3),
     Entry("upsampled", Upsampled, _normal(1, 2, 2), classes=3, positions=(2, 2)),
     Entry(
         "last_state",

@@ -126,7 +126,7 @@ def _pools(example: list[Tensor]) -> Iterator[list[Tensor]]:
 def _unlike(tensor: Tensor, strength: float) -> Tensor:
     """A few samples, each unlike the others."""
     few = tensor[torch.arange(FEW, device=tensor.device) % len(tensor)]
-    if not tensor.numel() or (len(tensor) >= FEW and len(few.flatten(1).unique(dim=0)) == FEW):
+    if not tensor.numel() or (len(tensor) >= FEW and len(few.reshape(FEW, -1).unique(dim=0)) == FEW):
         return few
     generator = torch.Generator("cpu").manual_seed(0)
     rest = few[1:]

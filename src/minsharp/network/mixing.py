@@ -35,7 +35,7 @@ def told_apart(rows: Tensor) -> bool:
     if not rows.dtype.is_floating_point or not rows.numel():
         return False
     wide = rows if rows.dtype.itemsize > 1 else rows.double()  # torch does not add up numbers of eight bits
-    sums: list[float] = wide.flatten(1).sum(1).tolist()
+    sums: list[float] = wide.reshape(len(rows), -1).sum(1).tolist()
     return len(set(sums)) == len(sums)
 
 
