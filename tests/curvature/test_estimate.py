@@ -278,3 +278,15 @@ def test_activations_by_layer() -> None:
     assert ms.hessian_trace(model, x, of="activations", tolerance=0.02).standard_error > 0
     with pytest.raises(ms.InputError, match="of='weights': expected 'parameters' or 'activations'"):
         ms.hessian_trace(model, x, of="weights")  # type: ignore[arg-type]
+
+
+def test_no_entry_of_a_diagonal_is_zero_by_chance() -> None:
+    """A unit that few samples reach would be taken for one that noise cannot harm."""
+    torch.manual_seed(0)
+    first, x = nn.Linear(5, 40), torch.randn(600, 5).double()
+    model = nn.Sequential(first, nn.ReLU(), nn.Linear(40, 4)).double()
+    with torch.no_grad():
+        first.bias.sub_(2.2 * first.weight.norm(dim=1))  # each unit is live for one sample in seventy
+    exact, found = ms.hessian_diagonal(model, x), ms.hessian_diagonal(model, x, tolerance=0.1)
+    for name, block in exact.by_parameter.items():
+        assert ((found.by_parameter[name] > 0) == (block > 0)).all()

@@ -64,7 +64,10 @@ def test_as_one_process(size: int) -> None:
 
 def _estimated(rank: int, size: int) -> Any:
     torch.manual_seed(0)
-    model, x = nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 30)).double(), X.repeat(8, 1) + torch.randn(88, 4)
+    model, x = (
+        nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 90)).double(),
+        X.repeat(8, 1) + torch.randn(88, 4),
+    )
     part = ms.hessian_trace(model, shard(x), tolerance=0.2)
     return part, ms.hessian_trace(model, shard(x), tolerance=0.2, process_group=_world())
 

@@ -23,7 +23,7 @@ from ..text import percent
 from .drawing import LEAST, Model, drawing, fewest, least_of
 from .engine import Engine
 from .plan import FREEDOM, Group, Plan, plan
-from .quantities import Quantity
+from .quantities import TRACE, Quantity
 from .signs import generator_for
 from .smooth import Rest, covariance
 from .spread import Spread, Watched
@@ -129,6 +129,9 @@ class Estimator:
         self.generator = torch.Generator()  # that of the block
         self.sweeper = Sweeper(self.engine, loss, self.watched)
         self._model: Model | None = None  # for samples that stand for others
+        self._may_draw = (
+            quantity is TRACE
+        )  # an entry that only samples reach which were not drawn would seem to be flat
         self._drawing, self._mixing = _Ratio(), _Ratio()  # variance that was seen, and planned
         self._trace = _Ratio()  # and that per unit of output curvature
 
@@ -196,7 +199,8 @@ class Estimator:
     def _first(self, block: Block, told: int) -> _Estimate:
         """The estimate of least cost that tells its error, to learn from what further ones will come to."""
         rank, mixes = self.engine.rank, _DRAWS if self.engine.rank > _FEW else 0
-        few = fewest(block.shares, mixes, rank, self.generator, least_of(len(block.shares), told))
+        least = least_of(len(block.shares), told)
+        few = fewest(block.shares, mixes, rank, self.generator, least) if self._may_draw else None
         if few is None:
             return self._counted(block, plan(block.energies, rank, inf, self.generator, told), self._mixing)
         made, squares = self._sum_of_groups(block, few)
