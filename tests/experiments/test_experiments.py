@@ -412,19 +412,19 @@ def test_the_page_in_the_docs_is_what_the_results_in_the_docs_give() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["labels", "--preset", "cifar"], "preset='cifar': expected one of digits, mnist-small, paper"),
-        (["labels", "--protocol", "time"], "protocol='time': expected 'epochs' or 'loss'"),
+        (["labels", "--preset", "cifar"], "--preset cifar: expected one of digits, mnist-small, paper"),
+        (["labels", "--protocol", "time"], "--protocol time: expected 'epochs' or 'loss'"),
         (["labels", "--models", "LeNet"], "preset 'digits' has no model 'LeNet': expected some of MLP, CNN"),
         (["labels", "--measures", "trace,size"], "unknown ['size']"),
         (["labels", "--seeds", "a"], "expected '10', '3-5' or '1,3,5'"),
         (["labels", "--ratios", "0;1"], "expected numbers with commas between them"),
         (["labels", "--ratios", "0,2"], "ratio=2.0: expected a fraction"),
-        (["trace", "--data", "cifar"], "data='cifar': expected one of digits, mnist, fashion-mnist"),
-        (["trace", "--samples", "0"], "samples=0: expected at least 1"),
-        (["trace", "--samples", "5000"], "samples=5000: digits has 1000 training images"),
+        (["trace", "--data", "cifar"], "--data cifar: expected one of digits, mnist, fashion-mnist"),
+        (["trace", "--samples", "0"], "--samples 0: expected at least 1"),
+        (["trace", "--samples", "5000"], "--samples 5000: digits has 1000 training images"),
         (["trace", "--models", "MLP"], "no model 'MLP' in this experiment: expected some of SmallMLP, SmallCNN"),
         (["approximations", "--probes", "0"], "expected numbers of at least 1"),
-        (["trace", "--data", "mnist", "--data-dir", "nowhere"], "nowhere' lacks train-images"),
+        (["trace", "--data", "mnist", "--data-dir", "nowhere"], "nowhere lacks train-images"),
     ],
 )
 def test_what_is_refused(

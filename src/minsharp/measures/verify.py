@@ -29,13 +29,12 @@ from ..subject.outputs import Pick, adapted, picked
 from ..text import magnitude, plain_table
 from .minimum import MinimumSharpness
 from .noise import weighed
+from .random_inputs import SIZES, draws
 from .relative import per_trace
 
 OUTPUTS = 1e-9
 """How far outputs may move in double precision, relative; more only where rounding alone moves them further."""
 Fresh = Callable[..., tuple[float, float]]  # what is promised, measured afresh, and its standard error
-FRESH = 8  # samples of a draw of random inputs
-SIZES = (1.0, 10.0, 100.0)  # of random inputs, relative to the data
 
 
 @dataclass(frozen=True)
@@ -285,7 +284,7 @@ def _outputs_checks(
         allowed = max(OUTPUTS, 100 * _largest(wide, shaken, batches))
         return Check(claim, _largest(wide, rescaled, batches), allowed)
 
-    fresh = [batch for batch in _draws(data[0], seed) if _runs(wide, batch)]
+    fresh = [batch for batch in draws(data[0], seed) if _runs(wide, batch)]
     more = f"and on random inputs ({len(fresh)} of {1 + len(SIZES)} draws)"
     moved = max(_order(wide, batch) for batch in data)
     rounding = max(OUTPUTS, 100 * _largest(wide, shaken, data)) if moved > OUTPUTS else OUTPUTS
@@ -316,39 +315,6 @@ def _runs(module: nn.Module, batch: Batch) -> bool:
         return bool(torch.isfinite(_outputs(module, batch)).all())
     except Exception:  # whatever a model does with inputs that it was not made for
         return False
-
-
-def _draws(like: Batch, seed: int) -> Iterator[Batch]:
-    """Random inputs of the data's shapes: its entries in disorder, and noise of several sizes."""
-    generator = seeded(seed)
-
-    def drawn(draw: Callable[[Tensor], Tensor]) -> Batch:
-        return Batch(pytree.tree_map_only(Tensor, lambda t: draw(t.cpu()).to(t.device), like.inputs), None)
-
-    yield drawn(lambda t: _shuffled(t, generator))
-    for size in SIZES:
-        yield drawn(lambda t, size=size: _noise(t, size, generator))  # type: ignore[misc]
-
-
-def _shuffled(t: Tensor, generator: torch.Generator) -> Tensor:
-    """Entries of a tensor, drawn at random: (FRESH, ...)."""
-    chosen = torch.randint(max(t.numel(), 1), (FRESH, *t.shape[1:]), generator=generator)
-    return t.flatten()[chosen] if t.numel() else t.new_zeros(chosen.shape)
-
-
-def _noise(t: Tensor, size: float, generator: torch.Generator) -> Tensor:
-    """Normal noise around the mean, as large as the data times a size; whole numbers between those that occur."""
-    shape = (FRESH, *t.shape[1:])
-    if not t.dtype.is_floating_point:
-        return _shuffled(t, generator) if t.dtype == torch.bool else _whole(t, shape, generator)
-    spread = float(t.std()) if t.numel() > 1 else 0.0
-    noise = torch.randn(shape, generator=generator, dtype=torch.float64)
-    return (size * (float(t.mean()) + (spread or 1.0) * noise)).to(t.dtype)
-
-
-def _whole(t: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    low, high = (int(t.min()), int(t.max())) if t.numel() else (0, 0)
-    return torch.randint(low, high + 1, shape, generator=generator).to(t.dtype)
 
 
 # The model's own precision
