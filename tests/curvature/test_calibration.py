@@ -72,6 +72,19 @@ def test_a_sample_that_has_most_of_the_trace_without_much_output_curvature(facto
     assert is_as_said([(r.total - exact) / r.standard_error for r in found])
 
 
+@pytest.mark.parametrize("dark", [1e-6, 1e-2])
+def test_samples_without_inputs_have_biases(dark: float) -> None:
+    """More than half of them, so that the usual size is no size at all."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 24), nn.ReLU(), nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 10))
+    x = torch.randn(900, 8)
+    x[torch.rand(900) < 0.6] *= dark
+    network = ms.read(model, x)
+    exact = ms.hessian_trace(network, x).total
+    found = [ms.hessian_trace(network, x, tolerance=0.03, seed=seed) for seed in range(150)]
+    assert is_as_said([(r.total - exact) / r.standard_error for r in found])
+
+
 @pytest.mark.slow
 def test_a_trained_network_whose_variance_a_few_samples_have() -> None:
     entry = calibration.ENTRIES["CNN, trained"]

@@ -288,3 +288,17 @@ def test_a_number_per_sample() -> None:
     ms.read(Own(lambda m, x: m.head(x.unsqueeze(1) * m.buffer)), X[:, 0])
     with pytest.raises(ms.ReadError, match="flip in the model's forward"):
         ms.read(Own(lambda m, x: m.head((x + (x > 30).flip(0)).unsqueeze(1) * m.buffer)), X[:, 0])
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        lambda out: out * max(out.shape[0], 50),
+        lambda out: out[torch.arange(out.shape[0]).clamp(max=7)],
+        lambda out: out * (1 + out.shape[0] // 100),
+        lambda out: out + torch.full((out.shape[0], 1), out.shape[0] // 100),
+    ],
+)
+def test_large_batches_are_no_other_than_small_ones(counts: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(ms.ReadError, match=r"outputs for one sample|batch sizes"):
+        ms.read(Own(lambda m, x: counts(plain(m, x))), X)

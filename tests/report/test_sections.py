@@ -37,7 +37,10 @@ def words(path: Path) -> str:
 
 
 def test_standard_errors(model: nn.Module, data: Data, tmp_path: Path) -> None:
-    many = data[0].repeat(12, 1) + torch.randn(480, 4).double(), data[1].repeat(12)  # of few samples none is an estimate
+    many = (
+        data[0].repeat(12, 1) + torch.randn(480, 4).double(),
+        data[1].repeat(12),
+    )  # of few samples none is an estimate
     estimate = ms.hessian_trace(model, many, curvature="ggn", tolerance=0.2, seed=1)
     assert estimate.standard_error > 0
     result = ms.minimum_sharpness(model, estimate)

@@ -277,3 +277,40 @@ def test_a_fork_finds_the_lock_open() -> None:
     done.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+class Caching(nn.Module):
+    """Keeps in eval mode what it makes of a parameter, as LeViT of timm does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.shift = nn.Linear(4, 3), nn.Parameter(torch.randn(2, 3))
+        self.cache: dict[str, torch.Tensor] = {}
+
+    def train(self, mode: bool = True) -> "Caching":
+        super().train(mode)
+        if mode:
+            self.cache = {}
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training and "shift" not in self.cache:
+            self.cache["shift"] = self.shift.detach().sum(0)
+        shift = self.shift.sum(0) if self.training else self.cache["shift"]
+        out: torch.Tensor = self.layer(x) * shift
+        return out
+
+
+def test_what_a_module_keeps_of_its_parameters_is_made_anew() -> None:
+    torch.manual_seed(0)
+    model, x = Caching().eval(), torch.randn(5, 4)
+    fresh = ms.hessian_trace(Caching().eval(), x, curvature="ggn").by_parameter.keys()
+    model(x)
+    with torch.no_grad():
+        model.shift.mul_(2)
+    kept = model.cache
+    assert ms.hessian_trace(model, x, curvature="ggn").by_parameter.keys() == fresh
+    assert model.cache is kept
+    assert kept.keys() == {"shift"}
+    anew = ms.read(model, x)
+    assert torch.allclose(ms.rescale(model, ms.symmetries(anew, x).random(0))(x), model.train()(x))

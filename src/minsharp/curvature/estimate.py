@@ -145,7 +145,7 @@ class Estimator:
             self._add(chunk.to(self.engine.device), so_far, ahead)
             advance(len(chunk), f"error {percent(so_far.error, 2)}")
         if so_far.error > _MISSED * self.tolerance:
-            warnings.warn(_missed(so_far.error, self.tolerance), MinsharpWarning, stacklevel=2)
+            warnings.warn(_missed(so_far.error, self.tolerance, self.rest is not None), MinsharpWarning, stacklevel=2)
         sums = self.engine.complete(so_far.sums)
         covariance = (so_far.spread + so_far.rest).matrix
         return CurvatureSum(sums, so_far.weight, so_far.samples, so_far.energy, covariance)
@@ -276,13 +276,16 @@ def _noise(squares: Tensor, mixes: int) -> Tensor:
     return squares.var(1) * mixes**2
 
 
-def _missed(error: float, tolerance: float) -> str:
-    """Only what Gauss-Newton leaves out can be too much: of the columns there are all to be had."""
-    return (
-        f"the standard error is {percent(error, 2)} of the trace, not {percent(tolerance, 2)}: of the Hessian's two "
-        "parts, Gauss-Newton and the rest, the rest takes most of the other away, or is larger. More samples help, "
-        'or curvature="ggn"'
+def _missed(error: float, tolerance: float, rest: bool) -> str:
+    """What Gauss-Newton leaves out can be too much, or what was taken for a small part of the data was most of it."""
+    why = (
+        "of the Hessian's two parts, Gauss-Newton and the rest, the rest takes most of the other away, or is larger. "
+        'More samples help, or curvature="ggn"'
+        if rest
+        else "the first samples have more curvature than those after them, for which draws were saved. Shuffle the "
+        "data, or ask for a smaller tolerance"
     )
+    return f"the standard error is {percent(error, 2)} of the trace, not {percent(tolerance, 2)}: {why}"
 
 
 def _still_wanted(allowed: float, found: _Estimate | None) -> float:

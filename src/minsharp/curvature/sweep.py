@@ -49,7 +49,6 @@ class Sweeper:
 
     def __init__(self, engine: Engine, loss: Loss, watched: Watched):
         self.engine, self.loss, self.watched = engine, loss, watched
-        self._usual: list[float] | None = None
 
     def start(self, batch: Batch) -> Block:
         """One forward pass; the last layer by itself, if it can be."""
@@ -69,13 +68,12 @@ class Sweeper:
         """The mean over weights of the squared norm of what they multiply, in units of what is usual there: (n,).
 
         Gradients of a weight go with what it multiplies. Those of biases do not, which a weight of constant size
-        stands for. What is usual the first block tells.
+        stands for. What is usual the block tells, by its mean: so each weight has the same part in what is expected of
+        the block, and a sample of no size is still expected to have that of the biases.
         """
         found = [place.contraction.sizes(place.use) for places in work.forward.places for place in places]
         sizes = [each[: work.n].double().cpu() for each in found if each is not None]
-        if self._usual is None:
-            self._usual = [float(each.median()) or float(each.mean()) or 1.0 for each in sizes]
-        scaled = [each / usual for each, usual in zip(sizes, self._usual, strict=True)]
+        scaled = [each / (float(each.mean()) or 1.0) for each in sizes]
         return torch.stack([torch.ones(work.n, dtype=torch.float64), *scaled]).mean(0)
 
     def add(self, block: Block, group: Group, sums: Sums, generator: torch.Generator) -> dict[str, Tensor]:

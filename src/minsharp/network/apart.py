@@ -26,6 +26,8 @@ FEW = 5
 
 _BATCHES = ((0, 1, 2, 3, 4), (3, 0, 1), (2, 4))
 _BATCHES_OF_LARGE = ((0, 1, 2), (2, 0))
+_MANY = 257  # samples in a further batch, where forward looks at their number
+_ENTRIES = 1 << 24  # values of it at most
 _LARGE = 500_000  # values per sample, all activations together
 _ROUNDING = 1e-9  # of the largest number in a tensor
 _SAFETY = 1e3  # times what the numbers move if inputs and parameters move by a rounding error
@@ -157,6 +159,8 @@ class _Check:
         self.samples = samples
         size = sum(v.numel for v in self.graph.values.values() if v.samples is not None)
         self.batches = _BATCHES_OF_LARGE if size > _LARGE else _BATCHES
+        if any(op.name == "sym_size" for op in self.graph.operations) and _MANY * size <= _ENTRIES:
+            self.batches = (*self.batches, tuple(i % len(self.batches[0]) for i in range(_MANY)))
         self.rounding = _ROUNDING if wide else 32 * self._coarsest()
         self.sized = of_the_size_alone(self.graph)
         self.uneven: set[str] | None = None

@@ -121,7 +121,8 @@ def _dense(tensor: Tensor) -> Tensor:
 def _telling(inputs: list[Tensor]) -> list[int]:
     """The first sample, those with the largest and the smallest number of an input, and others all over the batch."""
     n = min(map(len, inputs), default=0)
-    finite = [t[:n].reshape(n, -1).nan_to_num(0.0, 0.0, 0.0) for t in inputs if t.dtype.is_floating_point and t.numel()]
+    floats = [t[:n].reshape(n, -1) for t in inputs if t.dtype.is_floating_point and t.numel()]
+    finite = [(t if t.dtype.itemsize > 1 else t.float()).nan_to_num(0.0, 0.0, 0.0) for t in floats]
     ends = [int(i) for t in finite for i in (t.amax(1).argmax(), t.amin(1).argmin())]
     spread = [i * (n - 1) // (FEW - 1) for i in range(FEW)]
     return sorted(list(dict.fromkeys([0, *ends[: FEW - 2], *spread, *range(min(n, FEW))]))[:FEW])

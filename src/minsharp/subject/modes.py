@@ -86,6 +86,8 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
     with LOCK, experts_readable(module):
         kept = [_Kept(m) for m in module.modules()]
         try:
+            if any(part.keeps_tensors for part in kept):
+                forget_made(module)
             with suppress(NotImplementedError):  # what torch.export made has no modes
                 module.eval()
             yield
@@ -113,6 +115,13 @@ class _Kept:
         self.held = [(value, copy.copy(value)) for value in self.attributes.values() if type(value) in (list, dict)]
         buffers = [b for b in module._buffers.values() if b is not None and not b.is_inference()]
         self.buffers = [(b, b._version, b.detach().clone()) for b in buffers]
+
+    @property
+    def keeps_tensors(self) -> bool:
+        """Whether the module has tensors that are neither parameters nor buffers: what it once made of parameters."""
+        own = [value for name, value in self.attributes.items() if name not in ("_parameters", "_buffers")]
+        items = [list(v.values()) if isinstance(v, dict) else v if isinstance(v, list) else [v] for v in own]
+        return any(isinstance(item, torch.Tensor) for some in items for item in some)
 
     def restore(self) -> None:
         """Undo every change; what did not change is not touched."""
