@@ -210,6 +210,22 @@ def into_what_was_filled(m: Any, x: Tensor) -> Any:
     return m.head(blank)
 
 
+@case
+def before_a_region(m: Any, x: Tensor) -> Any:
+    h = m.a(x)
+    filled = torch.empty_like(h).copy_(h)
+    filled[:, :1] *= 0.5
+    with torch.no_grad():
+        least = torch.arange(6, dtype=D) / 6
+    return m.head(torch.maximum(filled, least))
+
+
+@case
+def beside_an_empty_tensor(m: Any, x: Tensor) -> Any:
+    h = torch.cat([x.new_zeros(x.shape[0], 0), m.a(x)], 1)
+    return m.head(torch.lerp(h, m.buffer.expand_as(h), 0.7).relu())
+
+
 @refused
 def into_a_detached_blank(m: Any, x: Tensor) -> Any:
     blank = torch.zeros(x.shape[0], 6, dtype=D)

@@ -170,7 +170,7 @@ def uneven(graph: Graph, state: Mapping[str, Any], names: set[str]) -> set[str]:
     varying = [graph.values[name] for name in names if graph.values[name].samples is not None]
     if not varying:
         return set()
-    n = min(_MANY, _ENTRIES // max(v.numel for v in varying))
+    n = min(_MANY, _ENTRIES // max(1, *(v.numel for v in varying)))
     known: dict[str, Any] = {**state, DEVICE.name: torch.device("cpu")}
     known |= {v.name: torch.zeros((), dtype=v.dtype).expand(n, *v.shape[1:]) for v in graph.inputs}
     found: set[str] = set()

@@ -36,6 +36,8 @@ def inline_regions(program: ExportedProgram) -> None:
     quiet: set[Node] = set()
     _inline(program.graph_module, quiet)
     modules = [m for m in program.graph_module.modules() if isinstance(m, GraphModule)]
+    for module in modules:
+        _find_users(module)
     if quiet or any(mutates(node) for module in modules for node in module.graph.nodes):
         gradients = _Gradients(program, quiet)
         gradients.walk(program.graph_module)
@@ -44,6 +46,15 @@ def inline_regions(program: ExportedProgram) -> None:
     for module in modules:
         module.recompile()
     _rename_outputs(program)
+
+
+def _find_users(module: GraphModule) -> None:
+    """What torch.export cuts out as a region and puts back does not always count as a user of what it looks at."""
+    for node in module.graph.nodes:
+        node.users.clear()
+    for node in module.graph.nodes:
+        for given in node.all_input_nodes:
+            given.users[node] = None
 
 
 def _rename_outputs(program: ExportedProgram) -> None:
