@@ -223,7 +223,7 @@ def before_a_region(m: Any, x: Tensor) -> Any:
 @case
 def beside_an_empty_tensor(m: Any, x: Tensor) -> Any:
     h = torch.cat([x.new_zeros(x.shape[0], 0), m.a(x)], 1)
-    return m.head(torch.lerp(h, m.buffer.expand_as(h), 0.7).relu())
+    return m.head(torch.lerp(h, m.b.bias[:1].expand_as(h), 0.7).relu())
 
 
 @refused
