@@ -262,12 +262,13 @@ def _minimise_under(
     status = nothing_to_do(symmetries, before, any(bool(block.any()) for block in blocks.values())) or (
         Status.SAME_FOR_LAYERS.told() if symmetries.scope == "layer" else None
     )
+    value, bound = (finite_exp(log) + least.fixed for log in (least.log_value, least.log_bound))
     return _result(
         symmetries,
         measured,
-        value=finite_exp(least.log_value),
-        lower_bound=finite_exp(least.log_bound),
-        status=status or status_of(least.vanishing, least.log_value, least.log_bound),
+        value=value,
+        lower_bound=min(bound, value),
+        status=status or status_of(least.vanishing, least.log_value, least.log_bound, least.fixed),
         attained=not least.vanishing,
         by_parameter=least.after,
         before=before,
