@@ -135,9 +135,7 @@ def _sum(tensor: Tensor, axes: list[int]) -> Tensor:
     return tensor.sum(axes, keepdim=True) if axes else tensor
 
 
-def _none_negative(
-    name: str, terms: list[Tensor], symmetries: Symmetries, noise: Noise
-) -> tuple[list[Tensor], float]:
+def _none_negative(name: str, terms: list[Tensor], symmetries: Symmetries, noise: Noise) -> tuple[list[Tensor], float]:
     """Terms with those of one group added up that one scale moves, none of which must be negative.
 
     Groups that nothing moves are a number of either sign, N_T times their curvature: it comes back beside the others.
