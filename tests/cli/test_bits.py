@@ -55,12 +55,48 @@ def test_what_the_costs_are_made_of(data: str, tmp_path: Path, capsys: pytest.Ca
     arguments = ["bits", MODEL, "--data", str(tmp_path / "unlabelled.safetensors"), "--budget", "2"]
     assert run([*arguments, "--report", str(report)]) == 0
     warning = "2 bits in 0.weight, 2.weight: what curvature alone predicts"
-    assert warning in " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert warning in printed
+    assert "or ask for --costs both with labelled data" in printed
+    assert run([*arguments, "--json"]) == 0
+    assert "or ask for --costs both" in json.loads(capsys.readouterr().out)["warning"]
     assert warning in report.read_text()
     assert run([*arguments, "--costs", "measured"]) == 2
     assert "is measured with targets" in capsys.readouterr().err
     assert run(["bits", MODEL, "--data", data, "--costs", "guess"]) == 2
     assert "'guess' is not one of 'curvature', 'measured', 'both'" in capsys.readouterr().err
+
+
+def smooth() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)).double()
+
+
+def test_reports_of_smooth_networks_go_without_what_they_cannot_have(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.html"
+    arguments = ["bits", "tests.cli.test_bits:smooth", "--data", data, "--costs", "measured", "--report", str(report)]
+    assert run(arguments) == 0
+    captured = capsys.readouterr()
+    assert "bits per weight" in captured.out
+    assert "the report goes without the flattest network" in captured.err
+    assert "--tolerance 0.01" in captured.err
+    assert report.exists()
+
+
+def test_what_is_asked_is_checked_before_measuring(
+    data: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("minsharp.cli.bits.hessian_diagonal", measured)
+    arguments = ["bits", MODEL, "--data", data]
+    assert run([*arguments, "--costs", "both", "--per", "channel"]) == 2
+    assert "--costs both" in capsys.readouterr().err
+    assert run([*arguments, "--budget", "1"]) == 2
+    assert "no assignment meets it" in capsys.readouterr().err
 
 
 def test_bits_of_channels(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,11 +164,6 @@ def normalised() -> nn.Module:
         layers[1].weight.copy_(torch.rand(5) + 0.5)
         layers[1].running_var.copy_(torch.rand(5) + 0.5)  # type: ignore[union-attr]
     return model
-
-
-def smooth() -> nn.Module:
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)).double()
 
 
 def test_batchnorm_is_folded_first(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

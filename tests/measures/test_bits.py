@@ -148,7 +148,7 @@ def test_a_channel_that_would_gain_is_refused() -> None:
     diagonal = ms.hessian_diagonal(net, entry.data())
     first = torch.arange(len(net.parameters["0.weight"])) == 1
     lost = changed(diagonal, lambda n, h: torch.where(first[:, None], -1e-3 - h, h) if n == "0.weight" else h)
-    with pytest.raises(ms.InputError, match=r"the curvature of channel 1 of '0\.weight' adds up to -"):
+    with pytest.raises(ms.InputError, match=r"curvature of channel 1 of '0\.weight', times its noise, adds up to -"):
         ms.allocate_bits(net, lost, budget=4.0, per="channel")
 
 
@@ -375,7 +375,9 @@ def test_curvature_that_is_negative() -> None:
     net = network(entry)
     diagonal = ms.hessian_diagonal(net, entry.data())
     lost = changed(diagonal, lambda n, h: -h if n == "0.weight" else h)
-    with pytest.raises(ms.InputError, match=r"the curvature of '0\.weight' adds up to -.* ask for curvature=\"ggn\""):
+    with pytest.raises(
+        ms.InputError, match=r"the curvature of '0\.weight', times its noise, adds up to -.* ask for curvature=\"ggn\""
+    ):
         ms.allocate_bits(net, lost, budget=4.0)
     tiny = changed(diagonal, lambda n, h: h - 1e-9 * float(h.mean()))
     assert ms.allocate_bits(net, tiny, budget=4.0).bits == ms.allocate_bits(net, diagonal, budget=4.0).bits
@@ -499,6 +501,60 @@ def test_two_bits_by_curvature_are_warned_of() -> None:
     assert not ms.allocate_bits(model, x, bits=(3, 4), budget=3.0).warning
     per = ms.allocate_bits(model, x, budget=2.0, per="channel")
     assert per.warning.startswith("2 bits in 0.weight")
+    margin = ms.allocate_bits(model, x, budget=2.0, curvature="margin")
+    told = {r.warning: r for r in (result, per, margin)}
+    assert ['costs="both"' in warning for warning in told] == [True, False]  # where it can be asked for
+    assert all(r.to_dict()["warning"] == warning for warning, r in told.items())
+
+
+def test_what_is_refused_is_refused_before_anything_is_measured() -> None:
+    """Whatever the costs are made of; a model that would complain of being run."""
+
+    class Untouched(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise AssertionError
+
+    model, x, y = labelled()
+    junk: list[dict[str, Any]] = [
+        {"tolerance": 7}, {"seed": "a"}, {"memory": -1}, {"curvature": "nonsense"}, {"budget": 1.0}, {"size": 1.5},
+        {"budget": "four"},
+    ]  # fmt: skip
+    for each in junk:
+        for costs in ("measured", "both", "curvature"):
+            name = next(iter(each))
+            with pytest.raises(ms.InputError, match=f"{name}="):
+                ms.allocate_bits(Untouched(), (x, y), costs=costs, **each)
+    diagonal = ms.hessian_diagonal(model, x)
+    with pytest.raises(ms.InputError, match="two diagonals, one in place of data"):
+        ms.allocate_bits(model, diagonal, diagonal=diagonal)
+
+
+def test_parameters_choose_from_a_diagonal_too() -> None:
+    model, x, y = labelled()
+    diagonal = ms.hessian_diagonal(model, x)
+    assert list(ms.allocate_bits(model, (x, y), diagonal=diagonal, parameters="2.*").bits) == ["2.weight"]
+    assert list(ms.allocate_bits(model, diagonal, parameters="2.*").bits) == ["2.weight"]
+    with pytest.raises(ms.InputError, match=r"parameters='4\.\*': nothing matches"):
+        ms.allocate_bits(model, (x, y), diagonal=diagonal, parameters="4.*")
+
+
+def test_what_the_error_shows_is_what_is_negative() -> None:
+    """A channel with large weights and negative curvature, in a tensor whose curvature adds up to more than zero."""
+    model, x, _ = labelled()
+    with torch.no_grad():
+        next(model.parameters())[0] = 100.0
+    diagonal = ms.hessian_diagonal(model, x)
+    odd = changed(diagonal, lambda n, h: torch.cat([-torch.ones_like(h[:1]), torch.ones_like(h[1:])]))
+    with pytest.raises(ms.NegativeError, match=r"'0\.weight', times its noise, adds up to -\d"):
+        ms.allocate_bits(model, odd, noise="max-per-channel")
+
+
+def test_a_loss_that_is_not_finite_before_rounding_is_not_blamed_on_it() -> None:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False))
+    with torch.no_grad():
+        next(model.parameters()).fill_(1e30)
+    with pytest.raises(ms.NonFiniteError, match="not finite with the weights as they are, before rounding"):
+        ms.allocate_bits(model, (torch.ones(3, 2), torch.zeros(3, 2)), nn.MSELoss(), costs="measured")
 
 
 def test_roundings_that_break_the_network_are_named() -> None:

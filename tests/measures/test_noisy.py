@@ -361,5 +361,34 @@ def test_smooth_networks_by_an_estimate(noise: Any) -> None:
         result = ms.minimum_sharpness(model, diagonal, scope=scope, noise=noise)
         weights = {n: p.detach() for n, p in model.named_parameters()}
         assert result.value == pytest.approx(objective(diagonal.by_parameter, weights, noise, result.biases), rel=1e-9)
-    with pytest.raises(ms.InputError, match=r"times its noise, adds up to -.* ask for curvature=\"ggn\""):
-        ms.minimum_sharpness(model, estimated(diagonal, lambda _, h: -h), scope="neuron", noise=noise)
+        below = ms.minimum_sharpness(model, estimated(diagonal, lambda _, h: -h), scope=scope, noise=noise)
+        assert below.value == below.lower_bound == pytest.approx(-result.value, rel=1e-9)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("size", [1.0, 100.0])
+def test_negative_curvature_that_nothing_moves_counts_as_it_is(noise: Any, size: float) -> None:
+    """As with absolute noise: the minimum of the others, and this beside it; the value may be negative."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)).double()
+    net = ms.read(model, torch.randn(64, 4).double())
+    diagonal = ms.hessian_diagonal(net, torch.randn(64, 4).double(), curvature="ggn")
+    signed = {k: estimated(diagonal, lambda n, h, k=k: k * size * h if n == "0.weight" else h) for k in (-1, 0)}
+    below, others = (ms.minimum_sharpness(net, signed[k], scope="neuron", noise=noise) for k in (-1, 0))
+    assert "0.weight" in below.pinned
+    still = below.before["0.weight"]
+    assert still < 0 < others.value < others.trace
+    assert below.value == pytest.approx(others.value + still, rel=1e-6)
+    assert below.value == pytest.approx(sum(below.by_parameter.values()), rel=1e-6)
+    assert 0 <= below.value - below.lower_bound <= 1e-5 * (others.value - still)
+    assert below.attained
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_nothing_but_negative_curvature_that_nothing_moves(noise: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)).double()
+    net = ms.read(model, torch.randn(64, 4).double())
+    diagonal = ms.hessian_diagonal(net, torch.randn(64, 4).double(), curvature="ggn", parameters="0.weight")
+    found = ms.minimum_sharpness(net, estimated(diagonal, lambda _, h: -h), scope="neuron", noise=noise)
+    assert found.value == found.lower_bound == found.trace < 0

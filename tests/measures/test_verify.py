@@ -420,3 +420,10 @@ def test_samples_that_meet_in_the_data_fail() -> None:
     assert _order(model, batch) < 1e-12
     model.meets = True
     assert _order(model, batch) > 1e-2
+
+
+def test_data_and_result_the_wrong_way_round() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), torch.randn(8, 4)
+    result: Any = ms.minimum_sharpness(model, x)
+    with pytest.raises(ms.InputError, match=r"result is a tuple: expected .* verify\(model, data, result\)"):
+        ms.verify(model, result, (x, x))  # type: ignore[arg-type]

@@ -141,8 +141,16 @@ def tensors_of(thing: Any, depth: int = 6) -> Iterator[Tensor]:
     if depth and dataclasses.is_dataclass(thing) and not isinstance(thing, type | Graph | ms.Network):
         kind = type(thing)
         shown = [n for n in dir(kind) if isinstance(getattr(kind, n, None), property) and not n.startswith("_")]
-        for name in {*(f.name for f in dataclasses.fields(thing) if f.name != "graph"), *shown} - {"held"}:
+        for name in {*(f.name for f in dataclasses.fields(thing) if f.name != "graph"), *shown}:
             yield from tensors_of(getattr(thing, name), depth - 1)
+
+
+def test_the_graph_of_a_result_keeps_what_it_holds(model: nn.Module) -> None:
+    graph = ms.hessian_trace(model, X, curvature="ggn").graph
+    assert graph is not None
+    for mapping in (graph.values, graph.constants, graph.operations[0].arguments):
+        with pytest.raises(TypeError, match="cannot be changed"):
+            mapping["a"] = 1  # type: ignore[index]
 
 
 def test_writing_into_what_is_handed_out_changes_nothing(model: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from ..curvature.hessian import hessian_diagonal
 from ..errors import MinsharpError
 from ..extras import required
 from ..files import write_atomically, write_text
-from ..measures.bits import BitAllocation, allocated
+from ..measures.bits import BitAllocation, allocated, checked_limit
 from ..measures.minimum import minimum_sharpness
 from ..measures.prices import Asked, Prices, prices
 from ..measures.robustness import NoiseLevel, noise_robustness
@@ -18,6 +19,7 @@ from ..text import count, number
 from ..text.terminal import rich_table
 from .output import console, note, plain, print_json, watched
 from .reporting import rounded, versions, write
+from .spoken import Option, spoken
 from .task import Task
 
 
@@ -31,41 +33,49 @@ def give(
     plot: Path | None,
     report: Path | None,
     as_json: bool,
+    options: Mapping[str, Option],
 ) -> None:
     """Give each tensor its bits, print them, and write and draw what is asked for."""
-    diagonal = None
-    if asked["costs"] != "measured" or report is not None:
+    whole, diagonal = Asked(**asked, curvature=task.curvature, parameters=task.parameters), None
+    whole.check()
+    checked_limit(whole.choices, budget, size)
+    if whole.costs != "measured":
         diagonal = hessian_diagonal(task.network, task.data.batches, task.loss, **task.options)
-    whole = Asked(**asked, curvature=task.curvature, parameters=task.parameters, diagonal=diagonal)
-    costs = prices(task.network, task.data.batches, task.loss, whole, progress=watched())
+    whole = replace(whole, diagonal=diagonal)
+    costs = prices(task.network, task.data.batches, task.loss, whole, progress=watched(), **task.estimate)
     result = allocated(costs, budget, size)
+    told = {**result.to_dict(), "warning": spoken(result.warning, options)}
     if as_json:
-        print_json({**task.settings, **result.to_dict()})
+        print_json({**task.settings, **told})
     else:
-        _print(result)
+        _print(result, told["warning"])
     if out is not None:
-        write_text(out, json.dumps(plain(result.to_dict()), indent=2) + "\n")
+        write_text(out, json.dumps(plain(told), indent=2) + "\n")
         note(f"wrote {out}")
     if plot is not None:
         _draw(plot, task, costs)
         note(f"wrote {plot}")
-    if report is not None and diagonal is not None:
-        _report(report, task, diagonal, result)
+    if report is not None:
+        _report(report, task, diagonal, result, options)
 
 
-def _report(path: Path, task: Task, diagonal: Diagonal, result: BitAllocation) -> None:
+def _report(
+    path: Path, task: Task, diagonal: Diagonal | None, result: BitAllocation, options: Mapping[str, Option]
+) -> None:
     """The bits, and what rounding does to the network and, where there is one, to the flattest equivalent."""
     tried = [*map(int, result.uniform), dict(result.bits)]
     networks, minimum = {"as it is": task.network}, []
     try:
+        if diagonal is None:  # nothing else needs it
+            diagonal = hessian_diagonal(task.network, task.data.batches, task.loss, **task.options)
         minimum = [minimum_sharpness(task.network, diagonal, scope="neuron", noise=result.noise)]
         networks = versions(task, minimum[0].scales)
     except MinsharpError as error:
-        note(f"the report goes without the flattest network: {error}")
+        note(f"the report goes without the flattest network: {spoken(str(error), options)}")
     write(path, task, minimum=minimum, bits=result, **rounded(task, networks, tried, result.noise))
 
 
-def _print(result: BitAllocation) -> None:
+def _print(result: BitAllocation, warning: str) -> None:
     title = f"{number(result.mean_bits, 4)} bits per weight, {count(result.size)} bytes"
     rows = [[n, result.shown(n), count(result.sizes[n]), number(result.by_parameter[n], 4)] for n in result.bits]
     total = ["total", number(result.mean_bits, 4), count(sum(result.sizes.values())), number(result.increase, 4)]
@@ -73,8 +83,8 @@ def _print(result: BitAllocation) -> None:
     console().print(rich_table(title, columns, rows, total=total))
     for b, increase in result.uniform.items():
         console().print(f"{b} bits throughout: predicted {result.predicted} {number(increase, 4)}", markup=False)
-    if result.warning:
-        console().print(result.warning, markup=False)
+    if warning:
+        console().print(warning, markup=False)
 
 
 def _draw(path: Path, task: Task, costs: Prices) -> None:

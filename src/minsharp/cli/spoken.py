@@ -56,11 +56,12 @@ def options_of(arguments: Sequence[str], app: typer.Typer) -> dict[str, Option]:
                 return options_of(arguments[arguments.index(word) + 1 :], group.typer_instance)
         for command in app.registered_commands:
             if command.callback is not None and word == (command.name or command.callback.__name__.replace("_", "-")):
-                return _options(command.callback)
+                return options_of_command(command.callback)
     return {}
 
 
-def _options(command: Callable[..., Any]) -> dict[str, Option]:
+def options_of_command(command: Callable[..., Any]) -> dict[str, Option]:
+    """The options of one command, by the names that they have in Python."""
     found: dict[str, Option] = {}
     for name, hint in get_type_hints(command, include_extras=True).items():
         kind, *more = get_args(hint) or (hint,)

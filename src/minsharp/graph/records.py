@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ReadError
+from ..frozen import FrozenDict
 from ..text import printable
 from .slots import Slot
 
@@ -79,6 +80,9 @@ class Operation:
     many: bool = False
     module: str = ""
     source: str = ""
+
+    def __post_init__(self) -> None:
+        self.__dict__["arguments"] = FrozenDict(self.arguments)
 
     @cached_property
     def reads(self) -> tuple[tuple[Slot, str], ...]:
@@ -167,6 +171,9 @@ class Graph:
     output: str
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     """The values that forward itself holds: neither parameter nor buffer."""
+
+    def __post_init__(self) -> None:
+        self.__dict__.update(values=FrozenDict(self.values), constants=FrozenDict(self.constants))
 
     def of_kind(self, kind: ValueKind) -> tuple[Value, ...]:
         """The values of one kind, in order."""

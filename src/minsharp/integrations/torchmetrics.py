@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..curvature.hessian import hessian_trace
 from ..errors import InputError
 from ..extras import required
+from ..frozen import held
 from ..losses import Criterion
 from ..measures.minimum import minimum_sharpness
 from ..network.network import Network
@@ -75,7 +76,7 @@ class HessianTrace(_torchmetrics.Metric):  # type: ignore[misc, name-defined]
         network = self._network(inputs)
         trace = hessian_trace(network, (inputs, targets), self._loss, **self._options)
         _read[self._model.module]["form"] = (trace.kind, trace.loss, trace.mean, dict(trace.exact), trace.graph)
-        found = [trace.sum.held.get(name) for name in self._names]
+        found = [held(trace.sum, "sums").get(name) for name in self._names]
         zero = self.sums.new_zeros(())
         self.sums += torch.stack([zero if value is None else value.to(self.sums) for value in found])
         self.weight += trace.sum.weight

@@ -79,6 +79,8 @@ class _Part:
         loss.check(outputs, self.batch.targets)
         self.weight = loss.weight(outputs, self.batch.targets)
         self.still = float(loss.total(outputs, self.batch.targets))
+        if not abs(self.still) < torch.inf:
+            raise NonFiniteError("the loss over this data is not finite with the weights as they are, before rounding")
 
     def total(self, changed: Mapping[str, Tensor]) -> float:
         """The terms of the loss, added up."""

@@ -5,7 +5,7 @@ bits is a knapsack: `minsharp.solve.knapsack` finds the optimum, also for thousa
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from ..subject.modes import plain_mode
 from ..subject.outputs import Pick
 from ..text import count, number, plain_table
 from .noise import Noise, is_size
-from .prices import Asked, Costs, Per, Prices, prices
+from .prices import OF_THE_LOSS, Asked, Costs, Per, Prices, prices
 
 PREDICTED: Mapping[MatrixName, str] = {
     "hessian": "increase of the loss",
@@ -88,9 +88,12 @@ class BitAllocation(Frozen, Saved):
         if not coarse:
             return ""
         told = ", ".join(coarse[:SHOWN]) + (f" and {len(coarse) - SHOWN} more" if len(coarse) > SHOWN else "")
+        ways = ["measure the result with noise_robustness", f"leave {COARSE} out of the choices"]
+        if self.per == "tensor" and self.curvature in OF_THE_LOSS:
+            ways.append('ask for costs="both" with labelled data')
         return (
-            f"{COARSE} bits in {told}: what curvature alone predicts there can be a hundred times too low. Measure the "
-            'result with noise_robustness, leave 2 out of the choices, or ask for costs="both" with labelled data'
+            f"{COARSE} bits in {told}: what curvature alone predicts there can be a hundred times too low. To be sure, "
+            f"{', '.join(ways[:-1])} or {ways[-1]}"
         )
 
     @property
@@ -111,7 +114,7 @@ class BitAllocation(Frozen, Saved):
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json; ``bits`` by parameter name is what toolkits take."""
         plain = {name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(self).items()}
-        return {**plain, "per": self.per, "bytes": self.size}
+        return {**plain, "per": self.per, "bytes": self.size, "warning": self.warning}
 
     def __repr__(self) -> str:
         rows = [(n, self.shown(n), count(self.sizes[n]), number(self.by_parameter[n])) for n in self.bits]
@@ -174,6 +177,8 @@ def allocate_bits(
     True
     """
     asked = Asked(bits, noise, per, costs, curvature, parameters, diagonal)
+    asked = replace(asked, bits=asked.choices)  # they may come as a generator
+    checked_limit(list(asked.bits), budget, size)
     options: Any = {"outputs": outputs, "class_axis": class_axis, "tolerance": tolerance, "seed": seed}
     found = prices(model, data, loss, asked, memory=memory, progress=progress, **options)
     return allocated(found, budget, size)
@@ -219,8 +224,10 @@ def _total(bits: int | tuple[int, ...], size: int) -> int:
     return bits * size if isinstance(bits, int) else sum(bits) * (size // len(bits))
 
 
-def _limit(choices: list[int], sizes: Mapping[str, int], budget: float | None, size: int | None) -> float:
-    """The bits that all weights may take; refuses what no assignment meets."""
+def checked_limit(choices: list[int], budget: float | None, size: int | None) -> None:
+    """Refuse a budget or a size that no network's weights meet: this takes no measurement."""
+    if budget is None and size is None:
+        return
     given = f"budget={budget!r}, size={size!r}"
     if (budget is None) == (size is None):
         raise InputError(f"{given}: expected one of them, as in budget=4.0 (bits per weight) or size=100_000 (bytes)")
@@ -229,13 +236,22 @@ def _limit(choices: list[int], sizes: Mapping[str, int], budget: float | None, s
             f"{given}: expected a number, as in budget=4.0 (bits per weight), or a whole one, as in size=100_000 "
             "(bytes)"
         )
+    if budget is not None and not budget >= choices[0] * (1 - 1e-12):
+        raise InputError(
+            f"budget={budget!r} bits per weight: no assignment meets it. With {choices[0]} bits throughout, the fewest "
+            f"of bits={choices}, each weight takes {choices[0]}"
+        )
+
+
+def _limit(choices: list[int], sizes: Mapping[str, int], budget: float | None, size: int | None) -> float:
+    """The bits that all weights may take; refuses what no assignment meets."""
+    checked_limit(choices, budget, size)
     weights = sum(sizes.values())
     limit = float(8 * size) if size is not None else float(budget or 0) * weights
     least = choices[0] * weights
     if not limit >= least * (1 - 1e-12):
-        asked = f"size={size!r} bytes" if size is not None else f"budget={budget!r} bits per weight"
         raise InputError(
-            f"{asked}: no assignment meets it. With {choices[0]} bits throughout, the fewest of bits={choices}, "
-            f"{weights} weights take {-(-least // 8)} bytes"
+            f"size={size!r} bytes: no assignment meets it. With {choices[0]} bits throughout, the fewest of "
+            f"bits={choices}, {weights} weights take {-(-least // 8)} bytes"
         )
     return limit

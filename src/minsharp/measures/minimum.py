@@ -225,8 +225,7 @@ def minimum_sharpness(
     module, fixed = unwrapped(model), [name for name in graph.parameters if name not in measured.exact]
     symmetries = tried_group(graph, module, scope, fixed)
     if noise != "absolute":
-        held = parameters_of(module)
-        return _minimise_under(noise, treated, symmetries, measured, held)
+        return _minimise_under(noise, treated, symmetries, measured, parameters_of(module))
     return _minimise_over(symmetries, measured, scope, power_of_two, treated)
 
 
@@ -243,11 +242,11 @@ def graph_of(model: nn.Module | Network, measured: Curvature | Grams, function: 
 
 def _fits(graph: Graph, module: nn.Module, measured: Curvature | Grams) -> bool:
     """Whether what was measured has the names and shapes of the graph's parameters, and these those of the module's."""
-    held = {name: tuple(p.shape) for name, p in parameters_of(module).items()}
+    own = {name: tuple(p.shape) for name, p in parameters_of(module).items()}
     read = {name: graph.values[name].shape for name in graph.parameters}
-    if not read.items() <= held.items() or not set(measured.exact) <= set(read):
+    if not read.items() <= own.items() or not set(measured.exact) <= set(read):
         return False
-    blocks = measured.sum.held.items() if isinstance(measured, Diagonal) else ()
+    blocks = held(measured.sum, "sums").items() if isinstance(measured, Diagonal) else ()
     return all(tuple(block.shape) == read[name] for name, block in blocks)
 
 
@@ -262,12 +261,13 @@ def _minimise_under(
     status = nothing_to_do(symmetries, before, any(bool(block.any()) for block in blocks.values())) or (
         Status.SAME_FOR_LAYERS.told() if symmetries.scope == "layer" else None
     )
+    value, bound = (finite_exp(log) + least.fixed for log in (least.log_value, least.log_bound))
     return _result(
         symmetries,
         measured,
-        value=finite_exp(least.log_value),
-        lower_bound=finite_exp(least.log_bound),
-        status=status or status_of(least.vanishing, least.log_value, least.log_bound),
+        value=value,
+        lower_bound=min(bound, value),
+        status=status or status_of(least.vanishing, least.log_value, least.log_bound, least.fixed),
         attained=not least.vanishing,
         by_parameter=least.after,
         before=before,

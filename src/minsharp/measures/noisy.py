@@ -9,13 +9,12 @@ of a group that share a scale, such as the taps of a kernel, are one term.
 """
 
 from collections.abc import Mapping
-from math import inf, log
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..errors import NegativeError
 from ..frozen import held
 from ..network.symmetry import Symmetries
 from .noise import Biases, Noise, is_noisy, weighed
@@ -33,6 +32,8 @@ class Least(NamedTuple):
     log_bound: float
     vanishing: list[str]
     after: dict[str, float]
+    fixed: float = 0.0
+    """What nothing moves, of either sign, where it is no part of the logarithms."""
 
 
 def least_noise(
@@ -50,16 +51,19 @@ def least_noise(
     noisy = [name for name, block in blocks.items() if is_noisy(block.dim(), biases) and block.numel()]
     if not noisy:
         return _as_it_is(blocks, weights, symmetries, noise, biases)
-    h, v, plus, minus, group, owner = _entries({n: blocks[n] for n in noisy}, weights, symmetries, noise)
+    (h, v, plus, minus, group, owner), fixed = _entries({n: blocks[n] for n in noisy}, weights, symmetries, noise)
+    if not len(h):
+        return _as_it_is(blocks, weights, symmetries, noise, biases)
     with np.errstate(divide="ignore"):
         program = Program(np.log(h), np.log(v), _exponents(symmetries, plus, minus), group)
     solution = minimise_noise(program, minimise_sums if noise == "relative" else minimise_largest)
     z = torch.from_numpy(np.asarray(solution.z, dtype=np.float64))
     after = rescaled_parts(blocks, weights, symmetries, z, noise, biases)
-    reached = sum(after.values()) <= finite_exp(solution.log_value) * (1 + REACHED)
+    moving = finite_exp(solution.log_value)
+    reached = sum(after.values()) - fixed <= moving + REACHED * (moving + abs(fixed))
     lost = solution.vanishing & (h > 0) if reached else solution.vanishing  # or weights that only make noise
     vanishing = [name for i, name in enumerate(noisy) if lost[owner == i].any()]
-    return Least(z, solution.log_value, solution.log_bound, vanishing, after)
+    return Least(z, solution.log_value, solution.log_bound, vanishing, after, fixed)
 
 
 def _as_it_is(
@@ -68,16 +72,7 @@ def _as_it_is(
     """The network as it is, where nothing can be gained."""
     z = torch.zeros(symmetries.dimension, dtype=torch.float64)
     parts = rescaled_parts(blocks, weights, symmetries, z, noise, biases)
-    for name, part in parts.items():
-        if part < 0:
-            raise NegativeError(
-                f"the curvature of '{name}', times its noise, adds up to {part:.6g}: expected none negative. The "
-                "Hessian of a smooth network may be, and an estimate of it by chance: ask for "
-                'curvature="ggn", which never is, or for a smaller tolerance'
-            )
-    total = sum(parts.values())
-    value = log(total) if total else -inf
-    return Least(z, value, value, [], parts)
+    return Least(z, -inf, -inf, [], parts, sum(parts.values()))
 
 
 def _exponents(symmetries: Symmetries, plus: Any, minus: Any) -> Any:
@@ -109,9 +104,12 @@ def rescaled_parts(
 
 def _entries(
     blocks: Mapping[str, Tensor], weights: Mapping[str, Tensor], symmetries: Symmetries, noise: Noise
-) -> tuple[Any, ...]:
-    """h, v, plus, minus, group and owner of every entry, those that share scale and group taken together."""
-    parts, groups = [], 0
+) -> tuple[tuple[Any, ...], float]:
+    """h, v, plus, minus, group and owner of every entry, those that share scale and group taken together.
+
+    Where a parameter has negative ones, groups that nothing moves are left out: what they come to stands beside.
+    """
+    parts, groups, fixed = [], 0, 0.0
     for i, (name, block) in enumerate(blocks.items()):
         exponent = symmetries.exponents[name]
         plus, minus = torch.broadcast_tensors(held(exponent, "plus"), held(exponent, "minus"))
@@ -125,19 +123,22 @@ def _entries(
         own = torch.arange(channels).view(-1, *[1] * (block.dim() - 1)) if block.dim() else torch.tensor(0)
         columns = (_sum(block, shared), v, plus, minus, groups + own, torch.tensor(i))
         terms = [column.expand(shape).flatten() for column in columns]
-        parts.append(_none_negative(name, terms, symmetries, noise) if bool((terms[0] < 0).any()) else terms)
+        if bool((terms[0] < 0).any()):
+            terms, still = _none_negative(name, terms, symmetries, noise)
+            fixed += still
+        parts.append(terms)
         groups += channels
-    return tuple(torch.cat(column).numpy() for column in zip(*parts, strict=True))
+    return tuple(torch.cat(column).numpy() for column in zip(*parts, strict=True)), fixed
 
 
 def _sum(tensor: Tensor, axes: list[int]) -> Tensor:
     return tensor.sum(axes, keepdim=True) if axes else tensor
 
 
-def _none_negative(name: str, terms: list[Tensor], symmetries: Symmetries, noise: Noise) -> list[Tensor]:
+def _none_negative(name: str, terms: list[Tensor], symmetries: Symmetries, noise: Noise) -> tuple[list[Tensor], float]:
     """Terms with those of one group added up that one scale moves, none of which must be negative.
 
-    Groups that nothing moves are a number, N_T times their curvature: they are one term.
+    Groups that nothing moves are a number of either sign, N_T times their curvature: it comes back beside the others.
     """
     h, v, plus, minus, group, owner = terms
     kinds, which = torch.stack([group, *moved_by(plus, minus, symmetries)]).unique(dim=1, return_inverse=True)
@@ -145,9 +146,6 @@ def _none_negative(name: str, terms: list[Tensor], symmetries: Symmetries, noise
     h = added(h, which, count)
     v = added(v, which, count) if noise == "relative" else v.new_zeros(count).scatter_reduce_(0, which, v, "amax")
     moving = torch.isin(kinds[0], kinds[0, (kinds[1:] >= 0).any(0)])
-    still = torch.where(moving, 0, h * v).sum()
-    first = (~moving).nonzero().flatten()[:1]
-    h[first], v[first] = still, torch.ones_like(v[first])
-    kept = moving.index_fill(0, first, True)
-    refuse_negative(name, h[kept], symmetries.scope)
-    return [column[kept] for column in (h, v, plus[some], minus[some], group[some], owner[some])]
+    refuse_negative(name, h[moving], symmetries.scope)
+    kept = [column[moving] for column in (h, v, plus[some], minus[some], group[some], owner[some])]
+    return kept, float((h * v)[~moving].sum())

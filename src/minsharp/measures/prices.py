@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ..curvature.hessian import hessian_diagonal
-from ..errors import InputError
+from ..curvature.hessian import Choice, hessian_diagonal
+from ..errors import InputError, NegativeError
 from ..losses import Criterion
 from ..losses.next_token import warn_unshifted
 from ..network.network import Network
@@ -72,6 +72,11 @@ class Asked:
                 f"costs={self.costs!r} needs data with targets, got a Diagonal: pass it beside the data, as in "
                 f"allocate_bits(model, data, diagonal=diagonal, costs={self.costs!r})"
             )
+        if isinstance(data, Diagonal) and self.diagonal is not None:
+            raise InputError(
+                "two diagonals, one in place of data: pass one of them, as in allocate_bits(model, data, "
+                "diagonal=diagonal), or allocate_bits(model, diagonal)"
+            )
         asked = replace(self, diagonal=data) if isinstance(data, Diagonal) else self
         asked.check()
         return asked, asked.choices
@@ -124,11 +129,15 @@ def prices(
     *,
     outputs: Pick = None,
     class_axis: int | None = None,
+    tolerance: float = 0.0,
+    seed: int = 0,
+    memory: int | None = None,
     progress: bool = False,
-    **estimate: Any,
 ) -> Prices:
     """Measure what the prices are made of."""
     asked, choices = asked.whole(data)
+    kind, pattern, estimate = asked.curvature, asked.parameters, {"tolerance": tolerance, "seed": seed}
+    Choice(pattern, kind, "parameters", outputs, class_axis, tolerance, seed, memory, progress).check()
     given: Any = None if isinstance(data, Diagonal) else data
     by, network = asked.costs or "curvature", model
     if given is not None and asked.costs != "curvature":
@@ -142,9 +151,9 @@ def prices(
     if curved_here:
         given = list(given) if by == "both" and is_read_once(given) else given  # it is gone through once more
         options: Any = {"outputs": outputs, "class_axis": class_axis} if network is model else {}
-        options |= {"parameters": asked.parameters, "curvature": asked.curvature, "progress": progress, **estimate}
+        options |= {"parameters": pattern, "curvature": kind, "memory": memory, "progress": progress, **estimate}
         diagonal = hessian_diagonal(network, given, loss, **options)
-    weights = _weights(network, asked.parameters, None if by == "measured" else diagonal)
+    weights = _weights(network, pattern, None if by == "measured" else diagonal)
     parts = []
     if by != "measured" and diagonal is not None:
         parts.append(_curved(diagonal, weights, choices, asked))
@@ -167,6 +176,7 @@ def _weights(model: nn.Module | Network, pattern: Pattern, diagonal: Diagonal | 
     """The tensors that get bits: of those that were measured, or that count, all with two axes or more."""
     if diagonal is not None:
         found: Mapping[str, Tensor] = weights_at(diagonal, model)
+        found = found if pattern is None else {name: found[name] for name in counted(found, pattern)}
     else:
         held = model.parameters if isinstance(model, Network) else {}
         found = {name: held[name].detach() for name in counted(held, pattern)}
@@ -187,12 +197,11 @@ def _costs(name: str, h: Tensor, weight: Tensor, choices: list[int], asked: Aske
     parts = (variance(weight, asked.noise) * h).flatten(1).sum(1)
     parts = parts if asked.per == "channel" else parts.sum(0, keepdim=True)
     if bool((parts < 0).any()):
-        k, by_channel = int(parts.argmin()), asked.per == "channel"
-        what, total = (f"channel {k} of '{name}'", h[k].sum()) if by_channel else (f"'{name}'", h.sum())
-        raise InputError(
-            f"the curvature of {what} adds up to {float(total):.6g}, and rounding it would lower the loss: a sum "
-            "that is not negative was expected. The Hessian of a smooth network may have one, and an estimate of it by "
-            'chance: ask for curvature="ggn", which never has, or for a smaller tolerance'
+        what = f"channel {int(parts.argmin())} of '{name}'" if asked.per == "channel" else f"'{name}'"
+        raise NegativeError(
+            f"the curvature of {what}, times its noise, adds up to {float(parts.min()):.6g}, and rounding it would "
+            "lower the loss: a sum that is not negative was expected. The Hessian of a smooth network may have one, "
+            'and an estimate of it by chance: ask for curvature="ggn", which never has, or for a smaller tolerance'
         )
     return parts[:, None] * torch.tensor([rounding_variance(b) / 2 for b in choices], dtype=torch.float64)
 

@@ -114,8 +114,7 @@ def verify(
     >>> verify(model, data, minimum_sharpness(model, data)).holds
     True
     """
-    if isinstance(data, Iterator):
-        raise InputError("verify reads the data several times: pass a tensor, a pair, a list or a DataLoader")
+    _refuse_disorder(data, result)
     seeded(seed)
     _not_forgotten(loss, result)
     module, names = adapted(unwrapped(model), outputs), list(result.by_parameter)
@@ -149,6 +148,17 @@ def verify(
             checks.append(Check(f"v^T H v = ||S^T J v||^2 in {name}", error, max(1e-8, 1e3 * inside)))
             advance(1)
     return Verification(tuple(checks))
+
+
+def _refuse_disorder(data: Any, result: Any) -> None:
+    """Refuse what is no result, as where data and result are the wrong way round, and data that is gone once read."""
+    if not isinstance(result, MinimumSharpness):
+        raise InputError(
+            f"result is a {type(result).__name__}: expected what minimum_sharpness returned, after the data, as in "
+            "verify(model, data, result)"
+        )
+    if isinstance(data, Iterator):
+        raise InputError("verify reads the data several times: pass a tensor, a pair, a list or a DataLoader")
 
 
 def _not_forgotten(loss: Criterion | None, result: MinimumSharpness) -> None:

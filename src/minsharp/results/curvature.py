@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from torch import Tensor, float64
 
 from ..errors import InputError, NonFiniteError
-from ..frozen import Frozen, FrozenDict
+from ..frozen import Frozen, FrozenDict, held
 from ..graph.records import Graph
 from ..subject.model import Model, parameters_of
 from ..text import count, number, percent, plain_table, printable
@@ -64,12 +64,12 @@ class _Curvature(Frozen, Saved):
     @property
     def standard_error(self) -> float:
         """The standard error of the total; zero where it is exact."""
-        return self.error_of(dict.fromkeys(self.sum.held, 1.0))
+        return self.error_of(dict.fromkeys(held(self.sum, "sums"), 1.0))
 
     @property
     def standard_errors(self) -> Mapping[str, float]:
         """The standard error of each parameter's trace; zero where it is exact."""
-        return FrozenDict({name: self.error_of({name: 1.0}) for name in self.sum.held})
+        return FrozenDict({name: self.error_of({name: 1.0}) for name in held(self.sum, "sums")})
 
     def error_of(self, weights: Mapping[str, float]) -> float:
         """The standard error of a weighted sum of the parameters' traces: errors of one run are not independent."""
@@ -99,9 +99,9 @@ class _Curvature(Frozen, Saved):
             unlike.append(f"parameters {_few(alone[0])} and {_few(alone[1])}, beside those that both have")
         if unlike:
             raise InputError(f"these results measure different things: {'; '.join(unlike)}")
-        for name, tensor in self.sum.held.items():
-            if tensor.shape != other.sum.held[name].shape:
-                shapes = f"{tuple(tensor.shape)} and {tuple(other.sum.held[name].shape)}"
+        for name, tensor in held(self.sum, "sums").items():
+            if tensor.shape != held(other.sum, "sums")[name].shape:
+                shapes = f"{tuple(tensor.shape)} and {tuple(held(other.sum, 'sums')[name].shape)}"
                 raise InputError(f"these results are of different networks: '{name}' has the shapes {shapes}")
         moved = [name for name, digest in self.weights.items() if _differ(digest, other.weights.get(name, digest))]
         if moved and not _told_apart(self, other):
@@ -118,12 +118,14 @@ class _Curvature(Frozen, Saved):
 
     def check_whole(self) -> None:
         """Numbers for the parameters that are named, none of them more often than the others."""
-        if list(self.sum.held) != list(self.exact):
-            raise ValueError(f"it has numbers for {list(self.sum.held)[:5]}, and claims for {list(self.exact)[:5]}")
-        bad = [name for name, tensor in self.sum.held.items() if not self._is_sum(tensor)]
+        if list(held(self.sum, "sums")) != list(self.exact):
+            raise ValueError(
+                f"it has numbers for {list(held(self.sum, 'sums'))[:5]}, and claims for {list(self.exact)[:5]}"
+            )
+        bad = [name for name, tensor in held(self.sum, "sums").items() if not self._is_sum(tensor)]
         if bad or not 0 < self.sum.weight < inf or self.sum.samples < 0:
             raise ValueError(f"{f'the sums of {bad[0]!r} are' if bad else 'its weight is'} not one of a measurement")
-        covariance, count = self.sum._spread, len(self.sum.held)
+        covariance, count = self.sum._spread, len(held(self.sum, "sums"))
         if covariance is not None and (covariance.dtype, covariance.shape) != (float64, (count, count)):
             raise ValueError(f"its covariance has the shape {tuple(covariance.shape)}, for {count} parameters")
 
@@ -194,7 +196,7 @@ def _weights(a: _Curvature, b: _Curvature) -> dict[str, str]:
 
 
 def _extra(a: _Curvature, b: _Curvature) -> list[str]:
-    return sorted(set(a.sum.held) - set(b.sum.held))
+    return sorted(set(held(a.sum, "sums")) - set(held(b.sum, "sums")))
 
 
 def _few(names: list[str]) -> str:
@@ -211,7 +213,7 @@ class Trace(_Curvature):
     @property
     def by_parameter(self) -> Mapping[str, float]:
         """Tr[H_P] for each parameter P."""
-        return FrozenDict({name: float(value) / self._divisor for name, value in self.sum.held.items()})
+        return FrozenDict({name: float(value) / self._divisor for name, value in held(self.sum, "sums").items()})
 
     @property
     def total(self) -> float:
@@ -234,7 +236,7 @@ class Diagonal(_Curvature):
     @property
     def by_parameter(self) -> Mapping[str, Tensor]:
         """DIAG[H_P], shaped like P; tensors of their own each time."""
-        return FrozenDict({name: value / self._divisor for name, value in self.sum.held.items()})
+        return FrozenDict({name: value / self._divisor for name, value in held(self.sum, "sums").items()})
 
     @property
     def total(self) -> float:
@@ -261,13 +263,13 @@ class Diagonal(_Curvature):
     @property
     def trace(self) -> Trace:
         """The traces that the diagonal adds up to."""
-        sums = {name: value.sum() for name, value in self.sum.held.items()}
+        sums = {name: value.sum() for name, value in held(self.sum, "sums").items()}
         whole = replace(self.sum, sums=sums)
         return Trace(whole, self.kind, self.loss, self.mean, self.exact, self.graph, self.weights)
 
     @property
     def _totals(self) -> Mapping[str, float]:
-        return {name: float(value.sum()) / self._divisor for name, value in self.sum.held.items()}
+        return {name: float(value.sum()) / self._divisor for name, value in held(self.sum, "sums").items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain Python: ready for json."""
@@ -277,8 +279,8 @@ class Diagonal(_Curvature):
 
 def weights_at(diagonal: Diagonal, model: Model) -> dict[str, Tensor]:
     """The weights that curvature was measured at, like it in precision; refuses those of another network."""
-    held, sums = parameters_of(model), diagonal.sum.held
-    unlike = [name for name, h in sums.items() if name not in held or held[name].shape != h.shape]
+    own, sums = parameters_of(model), held(diagonal.sum, "sums")
+    unlike = [name for name, h in sums.items() if name not in own or own[name].shape != h.shape]
     if unlike:
         raise InputError(f"these results are of another network: the model has no {unlike} of the same shape")
-    return {name: held[name].detach().to(h) for name, h in sums.items()}
+    return {name: own[name].detach().to(h) for name, h in sums.items()}

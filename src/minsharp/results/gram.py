@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..frozen import held
 from .curvature import Trace, _Curvature
 
 
@@ -22,7 +23,7 @@ class Grams(_Curvature):
     def check_whole(self) -> None:
         """Numbers for all matrices of a parameter, and one more."""
         super().check_whole()
-        for name, numbers in self.sum.held.items():
+        for name, numbers in held(self.sum, "sums").items():
             if tuple(numbers.shape) != (sum(h * h for h in self.layout.get(name, ())) + 1,):
                 raise ValueError(f"the matrices of {name!r} are not of the sizes that it says")
 
@@ -34,7 +35,7 @@ class Grams(_Curvature):
 
     def matrices(self, parameter: str) -> list[Tensor]:
         """The matrices of a parameter, (h, h) in float64."""
-        numbers, found = self.sum.held[parameter] / self._divisor, []
+        numbers, found = held(self.sum, "sums")[parameter] / self._divisor, []
         for size in self.layout.get(parameter, ()):
             block, numbers = numbers[: size * size].view(size, size), numbers[size * size :]
             found.append((block + block.mT) / 2)
@@ -42,16 +43,16 @@ class Grams(_Curvature):
 
     def rest(self, parameter: str) -> float:
         """The trace of what lies in no frame."""
-        return float(self.sum.held[parameter].flatten()[-1]) / self._divisor
+        return float(held(self.sum, "sums")[parameter].flatten()[-1]) / self._divisor
 
     @property
     def trace(self) -> Trace:
         """The traces that the matrices add up to."""
-        whole = replace(self.sum, sums={name: self._whole(name) for name in self.sum.held})
+        whole = replace(self.sum, sums={name: self._whole(name) for name in held(self.sum, "sums")})
         return Trace(whole, self.kind, self.loss, self.mean, self.exact, self.graph, self.weights)
 
     def _whole(self, name: str) -> Tensor:
-        numbers, total = self.sum.held[name].flatten(), self.sum.held[name].flatten()[-1].clone()
+        numbers, total = held(self.sum, "sums")[name].flatten(), held(self.sum, "sums")[name].flatten()[-1].clone()
         for size in self.layout.get(name, ()):
             total += numbers[: size * size].view(size, size).trace()
             numbers = numbers[size * size :]

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ..errors import EmptyDataError, InputError, RankError, WeightlessError
+from ..frozen import held
 from ..subject.model import unwrapped
 from ..subject.shards import placed, refuse_repeated
 from .curvature import Diagonal, Trace
@@ -159,7 +160,7 @@ def _on_cpu(result: Any) -> Any:
     """A result that can travel, whatever devices the others have; what its network does stays at home."""
     if not isinstance(result, Trace | Diagonal | Grams):
         return result
-    sums = {name: tensor.cpu() for name, tensor in result.sum.held.items()}
+    sums = {name: tensor.cpu() for name, tensor in held(result.sum, "sums").items()}
     return replace(result, sum=replace(result.sum, sums=sums), graph=None)
 
 
@@ -167,7 +168,7 @@ def _like(total: Any, mine: Any) -> Any:
     """The sum on the device of one's own part, with the network that one has read oneself."""
     if mine is None:
         return total
-    sums = {name: tensor.to(mine.sum.held[name].device) for name, tensor in total.sum.held.items()}
+    sums = {name: tensor.to(held(mine.sum, "sums")[name].device) for name, tensor in held(total.sum, "sums").items()}
     return replace(total, sum=replace(total.sum, sums=sums), graph=mine.graph)
 
 
@@ -177,18 +178,18 @@ def _buffers_of_the_first(model: object, group: Any) -> Iterator[None]:
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         yield
         return
-    held = dict(unwrapped(model).named_buffers())
-    own = {name: buffer.detach().clone() for name, buffer in held.items()}
+    buffers = dict(unwrapped(model).named_buffers())
+    own = {name: buffer.detach().clone() for name, buffer in buffers.items()}
     first = {name: buffer.cpu() for name, buffer in own.items()} if dist.get_rank(group) == 0 else None
     try:
-        _fill(held, agreed(first, _first, group))
+        _fill(buffers, agreed(first, _first, group))
         yield
     finally:
-        _fill(held, own)
+        _fill(buffers, own)
 
 
 @torch.no_grad()
-def _fill(held: dict[str, torch.Tensor], values: dict[str, torch.Tensor]) -> None:
-    for name, buffer in held.items():
+def _fill(buffers: dict[str, torch.Tensor], values: dict[str, torch.Tensor]) -> None:
+    for name, buffer in buffers.items():
         if not torch.equal(buffer.cpu(), values[name].cpu()):
             buffer.copy_(values[name])

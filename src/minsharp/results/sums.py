@@ -24,11 +24,6 @@ class CurvatureSum(Frozen):
     covariance: Tensor | None = Handed(None)  # type: ignore[assignment]  # noqa: RUF009
 
     @property
-    def held(self) -> Mapping[str, Tensor]:
-        """The sums themselves, of which ``sums`` hands out copies: to be read, never written."""
-        return held(self, "sums")
-
-    @property
     def _spread(self) -> Tensor | None:
         return held(self, "covariance")
 
@@ -36,11 +31,11 @@ class CurvatureSum(Frozen):
         """The variance of a weighted sum of the parameters' traces."""
         if self._spread is None:
             return 0.0
-        w = torch.tensor([weights.get(name, 0.0) for name in self.held], dtype=torch.float64)
+        w = torch.tensor([weights.get(name, 0.0) for name in held(self, "sums")], dtype=torch.float64)
         return max(float(w @ self._spread @ w), 0.0)
 
     def __add__(self, other: "CurvatureSum") -> "CurvatureSum":
-        sums = {name: value + other.held[name].to(value.device) for name, value in self.held.items()}
+        sums = {name: value + held(other, "sums")[name].to(value.device) for name, value in held(self, "sums").items()}
         weight, samples, energy = self.weight + other.weight, self.samples + other.samples, self.energy + other.energy
         return CurvatureSum(sums, weight, samples, energy, self._joint(other))
 
@@ -53,6 +48,6 @@ class CurvatureSum(Frozen):
     def _in_order(self, like: "CurvatureSum") -> Tensor:
         """The covariance with the parameters in another's order."""
         assert self._spread is not None
-        places = {name: i for i, name in enumerate(self.held)}
-        order = torch.tensor([places[name] for name in like.held], dtype=torch.int64)
+        places = {name: i for i, name in enumerate(held(self, "sums"))}
+        order = torch.tensor([places[name] for name in held(like, "sums")], dtype=torch.int64)
         return self._spread[order][:, order]

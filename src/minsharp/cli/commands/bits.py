@@ -85,13 +85,16 @@ def bits(
         check_writable(report, (".html", ".htm"))
     numbers = _numbers(choices)
     from ..bits import give
+    from ..spoken import options_of_command
     from ..task import prepare
 
     choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis, fold)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
     task = prepare(choice, source, loss, curvature, parameters, tolerance=tolerance, seed=seed)
     asked = {"bits": numbers, "noise": str(noise), "per": str(per), "costs": costs and str(costs)}
-    give(task, asked, budget, size, out=out, plot=plot, report=report, as_json=as_json)
+    give(
+        task, asked, budget, size, out=out, plot=plot, report=report, as_json=as_json, options=options_of_command(bits)
+    )
 
 
 def _numbers(text: str) -> list[int]:
