@@ -15,6 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "results" / "vits"
 FEW = ["trace", "minimum sharpness", "minimum sharpness (full)", "geodesic sharpness"]
 
 
+@pytest.mark.slow
 def test_a_short_run(tmp_path: Path) -> None:
     plan = vits.plan(networks=3, train=40, target=0.5, rescalings=1, measures=FEW)
     assert plan.cells[:2] == vits.plan(networks=2, train=40).cells
