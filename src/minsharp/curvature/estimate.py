@@ -129,9 +129,8 @@ class Estimator:
         self.generator = torch.Generator()  # that of the block
         self.sweeper = Sweeper(self.engine, loss, self.watched)
         self._model: Model | None = None  # for samples that stand for others
-        self._may_draw = (
-            quantity is TRACE
-        )  # an entry that only samples reach which were not drawn would seem to be flat
+        # an entry of a diagonal that only samples reach which were not drawn would seem to be flat
+        self._may_draw = quantity is TRACE
         self._drawing, self._mixing = _Ratio(), _Ratio()  # variance that was seen, and planned
         self._trace = _Ratio()  # and that per unit of output curvature
 
