@@ -1,6 +1,6 @@
 """Error bars against what they promise, where they are hardest to get right: few samples at a time, and the rest R."""
 
-from math import sqrt
+from math import inf, sqrt
 from statistics import fmean, stdev
 from typing import Any
 
@@ -10,7 +10,7 @@ from benchmarks import calibration, smooth
 from torch import nn
 
 import minsharp as ms
-from minsharp.curvature.plan import plan
+from minsharp.curvature.plan import asked_of, plan
 from minsharp.curvature.quantities import TRACE
 from minsharp.curvature.smooth import _ENOUGH, Rest
 from minsharp.losses import as_loss
@@ -113,6 +113,52 @@ def test_draws_for_few_samples_are_shared_among_blocks() -> None:
     energies = torch.ones(2, 5000, dtype=torch.float64)
     draws = [plan(energies, 4999, 1e12, torch.Generator(), samples).groups[0].mixes for samples in (0, 8, 32, 1000)]
     assert draws == [129, 33, 9, 2]
+
+
+@pytest.mark.parametrize("n", [2, 16, 100])
+def test_a_variance_is_told_by_as_many_draws_as_are_asked_for_whoever_has_it(n: int) -> None:
+    """Satterthwaite's count, of the parts as they were planned."""
+    generator = torch.Generator().manual_seed(0)
+    for power in (0, 1, 4):
+        energies = torch.rand(n, 300, dtype=torch.float64, generator=generator) ** power * torch.rand(n, 1) ** power
+        for freedom in (20.0, 64.0, 256.0):
+            made = plan(energies, 299, 1e12, generator, freedom=freedom)
+            drawn = [group for group in made.groups if group.mixes]
+            left = [energies[group.samples].sort(1).values[:, : 300 - group.tops].sum(1) for group in drawn]
+            parts = [(part.square() / group.mixes, group.mixes) for part, group in zip(left, drawn, strict=True)]
+            uncertain = sum(float(part.square().sum()) / (mixes - 1) for part, mixes in parts)
+            total = sum(float(part.sum()) for part, _ in parts)
+            assert total**2 >= 0.99 * freedom * uncertain
+            assert made.freedom == pytest.approx(total**2 / uncertain) if uncertain else made.freedom == inf
+
+
+def test_draws_that_are_not_normal_need_more_of_them() -> None:
+    """With r squares in each draw, the sample variance of m is as uncertain as that of so many fewer normal ones."""
+    generator = torch.Generator().manual_seed(0)
+    for r in (1, 4, 400):
+        m = round(asked_of(2 / r))
+        draws = torch.randn(4000, m, r, generator=generator).square().sum(2)
+        uncertain = float(draws.var(1).div(2 * r).var())  # 2 / freedom for normal draws
+        assert m == 256 or abs(uncertain / (2 / asked_of(0.0)) - 1) < 0.2
+    assert asked_of(2 / 400) < asked_of(2 / 4) < asked_of(2.0) == 256
+
+
+@pytest.mark.parametrize("epochs", [0, 3])
+def test_few_samples_of_many_classes(epochs: int) -> None:
+    """Where some eighty draws are all that there are."""
+    torch.manual_seed(0)
+    centres, y = 1.5 * torch.randn(100, 10), torch.randint(100, (500,))
+    x = centres[y] + torch.randn(500, 10)
+    model = nn.Sequential(nn.Linear(10, 80), nn.ReLU(), nn.Linear(80, 80), nn.ReLU(), nn.Linear(80, 100))
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    for part in (torch.arange(500).split(50)) * epochs:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[part]), y[part]).backward()
+        optimizer.step()
+    network, x = ms.read(model.double(), x.double()), x[:12].double()
+    exact = ms.hessian_trace(network, x).total
+    found = [ms.hessian_trace(network, x, tolerance=0.05, seed=seed) for seed in range(200)]
+    assert is_as_said([(r.total - exact) / r.standard_error for r in found])
 
 
 def test_a_tolerance_that_was_missed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from ..subject.batches import Batch, chunks
 from ..text import percent
 from .drawing import LEAST, Model, drawing, fewest, least_of
 from .engine import Engine
-from .plan import FREEDOM, Group, Plan, plan
+from .plan import Group, Plan, asked_of, plan
 from .quantities import TRACE, Quantity
 from .signs import generator_for
 from .smooth import Rest, covariance
@@ -39,6 +39,8 @@ _FEW = 24
 """Columns: if there are no more, the first samples to be drawn have all of theirs pulled back."""
 _LIKE = 0.05**2
 """The least relative variance among samples that a few of them are believed to have."""
+_SUPPOSED = 0.1
+"""The relative variance of a draw, before any was made."""
 _ROUNDS = 12
 _PLANNED = 0.7
 """The part of its share that the variance of a block is planned to have, and ..."""
@@ -54,13 +56,15 @@ _TINY = 1e-300
 class _Estimate:
     """Unbiased sums over a block, the trace among them, and their variance; ``units`` is what was expected of that.
 
-    In units of kappa, which draws tell: estimates are weighted by what was planned, not by how they came out.
+    In units of kappa, which draws tell: estimates are weighted by what was planned, not by how they came out. The
+    variance is told with so many degrees of freedom.
     """
 
     sums: Sums
     trace: float
     spread: Spread
     units: float
+    freedom: float
 
     def joined(self, other: "_Estimate") -> "_Estimate":
         """The mean of two independent estimates."""
@@ -69,7 +73,8 @@ class _Estimate:
         sums = {name: mine * value + yours * other.sums[name] for name, value in self.sums.items()}
         spread = self.spread.times(mine**2) + other.spread.times(yours**2)
         units = mine**2 * self.units + yours**2 * other.units
-        return _Estimate(sums, mine * self.trace + yours * other.trace, spread, units)
+        freedom = self.freedom + other.freedom
+        return _Estimate(sums, mine * self.trace + yours * other.trace, spread, units, freedom)
 
 
 @dataclass
@@ -187,13 +192,21 @@ class Estimator:
         for _ in range(_ROUNDS):
             trace = self._trace.value * float(block.shares.sum()) if found is None else found.trace
             allowed = self._allowed(so_far.trace + (known + trace) * ahead, so_far.spread.total, ahead)
-            if found is not None and found.spread.total <= _SLACK * allowed:
+            small = found is not None and found.spread.total <= _SLACK * allowed
+            missing = self._asked - (0.0 if found is None else found.freedom * told / len(block.shares))
+            if small and missing <= 0:
                 break
-            wanted = max(_still_wanted(_PLANNED * allowed, found), _TINY)
-            made = self._made(block, wanted, told, scale, further=found is not None)
+            wanted = inf if small else max(_still_wanted(_PLANNED * allowed, found), _TINY)
+            made = self._made(block, wanted, told, scale, missing, further=found is not None)
             found = made if found is None or not made.units else found.joined(made)
         assert found is not None
         return found
+
+    @property
+    def _asked(self) -> float:
+        """The degrees of freedom with which the variance is to be told, over all samples."""
+        known = self._mixing.planned and self._trace.value
+        return asked_of(self._mixing.value / self._trace.value**2 if known else _SUPPOSED)
 
     def _first(self, block: Block, told: int) -> _Estimate:
         """The estimate of least cost that tells its error, to learn from what further ones will come to."""
@@ -201,7 +214,8 @@ class Estimator:
         least = least_of(len(block.shares), told)
         few = fewest(block.shares, mixes, rank, self.generator, least) if self._may_draw else None
         if few is None:
-            return self._counted(block, plan(block.energies, rank, inf, self.generator, told), self._mixing)
+            every = plan(block.energies, rank, inf, self.generator, told, self._asked)
+            return self._counted(block, every, self._mixing)
         made, squares = self._sum_of_groups(block, few)
         drawn = few.groups[-1]
         assert drawn.chance is not None
@@ -212,10 +226,12 @@ class Estimator:
         self._drawing.learn(made.spread.total, units)
         return replace(made, units=self._drawing.value * units)
 
-    def _made(self, block: Block, allowed: float, told: int, scale: tuple[float, float], *, further: bool) -> _Estimate:
-        """One estimate, planned to have no more than a given variance; there will be so many samples in all.
+    def _made(
+        self, block: Block, allowed: float, told: int, scale: tuple[float, float], freedom: float, *, further: bool
+    ) -> _Estimate:
+        """One estimate, planned to have no more than a given variance, told with so many degrees of freedom.
 
-        What is further to others need not tell its variance all by itself.
+        There will be so many samples in all. What is further to others need not tell its variance all by itself.
         """
         rank, few = self.engine.rank, None
         if self._model is not None:
@@ -227,8 +243,8 @@ class Estimator:
         if not self._mixing.planned:
             self._try_mixing(block)
             scale = (scale[0], self._mixing.value)
-        told = max(told, FREEDOM + 1) if further else told
-        every = plan(block.energies, rank, allowed / max(self._mixing.value, _TINY), self.generator, told)
+        units = allowed / max(self._mixing.value, _TINY)
+        every = plan(block.energies, rank, units, self.generator, told, max(freedom, 0.0))
         if few is not None and few.cost < every.cost:
             return self._counted(block, few, self._drawing, scale[0])
         return self._counted(block, every, self._mixing, scale[1])
@@ -250,7 +266,7 @@ class Estimator:
             squares = sum(found.values(), torch.zeros(len(group.samples), 1, dtype=torch.float64))
             trace += float(squares.sum())
             spread.add({name: part[:, group.tops :] for name, part in found.items()}, group)
-        return _Estimate(self.engine.complete(sums), trace, spread, drawn.units), squares
+        return _Estimate(self.engine.complete(sums), trace, spread, drawn.units, drawn.freedom), squares
 
     def _try_mixing(self, block: Block) -> None:
         """What mixing costs, of a few samples, the more likely the more curvature they have."""

@@ -5,22 +5,32 @@ are, the others mixed with random signs e: E ||J^T sum_k e_k s_k||^2 is their su
 averaged. The variance of one draw is 2 sum_{j != k} <J^T s_j, J^T s_k>^2: it goes with the square of the energy that
 is mixed, by a factor ``kappa`` that the draws themselves tell. Signs are drawn for each sample by itself, so errors of
 different samples are independent, and average out.
+
+The draws also have to tell their own variance. Satterthwaite: if sample i has the part v_i of it, told by m_i - 1
+degrees of freedom, the sum is told by (sum v_i)^2 / sum v_i^2 / (m_i - 1) of them. So each sample has at least so many
+draws as its part is of the freedom that is asked for; the parts of many small ones add up.
 """
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 import torch
 from torch import Tensor
 
-_MIXES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
+_MIXES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
 _TOPS = (0, 1, 2, 4, 8, 16, 32, 64)
 _MANY = 1 << 14
 """Columns: of more than this none is taken out as it is."""
 FORWARD = 2.0
 """What it costs, in columns, to run a sample forward a second time."""
 FREEDOM = 256
-"""Draws beyond the first, over all samples: with fewer the variance is not known well enough to be told."""
+"""Degrees of freedom, over all samples, with which any variance is known well enough to be told; of more samples most
+get a single draw."""
+_NORMAL = 64
+"""As many do for draws that are nearly normal."""
+_ROUNDS = 8
+_SWEEP = 32
+"""Columns that are no dearer than a group of its own."""
 _AUDITED = 200
 """How many samples with a single draw get a second one, about."""
 _EVEN = 20
@@ -51,34 +61,83 @@ class Plan:
     groups: tuple[Group, ...]
     units: float
     cost: float
+    freedom: float = inf
+    """Degrees of freedom with which the variance is expected to be told."""
 
 
-def plan(energies: Tensor, rank: int, units: float, generator: torch.Generator, samples: int = 0) -> Plan:
+def asked_of(relative: float) -> float:
+    """The degrees of freedom to ask for, where one draw has such a variance in units of its squared mean.
+
+    As many as tell that of draws that are normal; those of sums of r squares, with the relative variance 2 / r, have
+    the excess kurtosis 12 / r, and tell theirs with fewer.
+    """
+    return min(FREEDOM, _NORMAL * (1 + 3 * relative))
+
+
+def plan(
+    energies: Tensor,
+    rank: int,
+    units: float,
+    generator: torch.Generator,
+    samples: int = 0,
+    freedom: float = FREEDOM,
+) -> Plan:
     """The least cost at which the variance is expected to stay below so many units; energies are (n, *entries).
 
-    ``samples`` is how many samples the variance will be told from in all, if there are more than these.
+    ``samples`` is how many samples the variance will be told from in all, if there are more than these, and
+    ``freedom`` the degrees of freedom of all.
     """
     flat = energies.flatten(1)
     told = max(samples, len(flat))
-    options = _options(rank, flat.shape[1], 1 if told > FREEDOM else 1 + ceil(FREEDOM / told))
+    wanted, fewest = freedom * len(flat) / told, 1 if told > FREEDOM else 2
+    options = _options(rank, flat.shape[1], max(fewest, 1 + ceil(freedom / told)))
     mixed = _mixed(flat, sorted({tops for tops, _ in options}))
     squares = [mixed[tops] ** 2 / mixes if mixes else torch.zeros_like(mixed[0]) for tops, mixes in options]
     expected = torch.stack(squares, 1)  # (n, options)
-    costs = [rank + FORWARD if not mixes else tops + mixes for tops, mixes in options]
-    price = torch.tensor(costs, dtype=torch.float64)
-    chosen = _even(expected, price, _cheapest(expected, price, units), _EVEN * len(flat) / told)
+    price = torch.tensor([tops + mixes if mixes else rank + FORWARD for tops, mixes in options], dtype=torch.float64)
+    draws = torch.tensor([float(mixes) for _, mixes in options], dtype=torch.float64)
+    mixing = torch.ones(len(flat), dtype=torch.bool)  # not yet taken whole
+    asked = wanted
+    for _ in range(_ROUNDS):
+        enough = draws >= _least(mixed[0] * mixing, asked, fewest).unsqueeze(1)
+        costs = price.where((draws == 0) | (enough & mixing.unsqueeze(1)), torch.inf)  # (n, options)
+        cheapest = _cheapest(expected, costs, units)
+        chosen = _joined(_even(expected, price, cheapest, _EVEN * len(flat) / told), options, price)
+        parts = expected.gather(1, chosen.unsqueeze(1)).squeeze(1)
+        found, left = _freedom(parts, draws[chosen]), draws[chosen] > 0
+        if found >= wanted or told > FREEDOM:
+            break
+        asked *= wanted / found if bool((left == mixing).all()) else 1  # uneven parts need more in all
+        mixing = left  # what these leave is told by the others alone
     groups: list[Group] = []
     for i in chosen.unique().tolist():
         members = (chosen == i).nonzero().flatten()
         groups += _audited(members, mixed[0], options[i], generator)
-    return Plan(tuple(groups), float(expected.gather(1, chosen.unsqueeze(1)).sum()), float(price[chosen].sum()))
+    return Plan(tuple(groups), float(parts.sum()), float(price[chosen].sum()), found)
 
 
-def _options(rank: int, entries: int, least: int) -> list[tuple[int, int]]:
-    """Pairs of columns taken as they are and draws of the others, at least so many; and all columns: (0, 0)."""
+def _least(energy: Tensor, freedom: float, fewest: int) -> Tensor:
+    """So many draws of each sample that its part of the variance is told by its part of the freedom: (n,).
+
+    No fewer than ``fewest`` of any.
+    """
+    squares = energy.square()
+    wanted = freedom * squares / squares.sum().clamp_min(1e-300)
+    return (1 + (wanted.floor() if fewest == 1 else wanted.ceil())).clamp_min(fewest)
+
+
+def _freedom(parts: Tensor, draws: Tensor) -> float:
+    """Satterthwaite's count for parts of the variance, (n,); a single draw is taken for two: some are."""
+    uncertain = float((parts.square() / (draws - 1).clamp_min(1)).sum())
+    return float(parts.sum()) ** 2 / uncertain if uncertain else inf
+
+
+def _options(rank: int, entries: int, even: int) -> list[tuple[int, int]]:
+    """Pairs of columns taken as they are and draws of the others, ``even`` among them; and all columns: (0, 0)."""
     tops = _TOPS if entries <= _MANY else (0,)
-    mixes = [least, *(m for m in _MIXES if m > least)]
-    pairs = [(t, m) for t in tops for m in mixes if t + m < rank and t < entries and (t == 0 or m > 1)]
+    pairs = [
+        (t, m) for t in tops for m in sorted({*_MIXES, even}) if t + m < rank and t < entries and (t == 0 or m > 1)
+    ]
     return [*pairs, (0, 0)]
 
 
@@ -92,7 +151,8 @@ def _mixed(flat: Tensor, tops: list[int]) -> dict[int, Tensor]:
 def _cheapest(expected: Tensor, costs: Tensor, variance: float) -> Tensor:
     """For each sample an option, such that the sum of the variances stays below the bound: (n, options) -> (n,).
 
-    Each sample takes the option of least cost plus price times variance; the price is raised until it is enough.
+    Each sample takes the option of least cost, (n, options), plus price times variance; the price is raised until it is
+    enough.
     """
     low, high = -60.0, 200.0  # of the logarithm of the price
     scale = 1 / max(variance, 1e-300)
@@ -118,6 +178,17 @@ def _even(expected: Tensor, costs: Tensor, chosen: Tensor, parts: float) -> Tens
     many = int((parts * sizes > rest).int().cumprod(0).sum())
     paid = int(_MORE * float(costs[chosen].sum()) / float(costs[-1]))
     return chosen.index_fill(0, order[: min(many, paid)], len(costs) - 1)
+
+
+def _joined(chosen: Tensor, options: list[tuple[int, int]], price: Tensor) -> Tensor:
+    """The same options, but that a small group takes part in the next larger one, where that costs no more."""
+    used = chosen.unique().tolist()
+    for i in used:
+        larger = [j for j in used if price[j] > price[i] and (not options[j][1] or options[j][0] == options[i][0])]
+        into = min(larger, key=lambda j: float(price[j]), default=i)
+        if float(price[into] - price[i]) * int((chosen == i).sum()) <= _SWEEP:
+            chosen = torch.where(chosen == i, into, chosen)
+    return chosen
 
 
 def _audited(members: Tensor, energy: Tensor, option: tuple[int, int], generator: torch.Generator) -> list[Group]:
