@@ -8,7 +8,7 @@ has no more than its share of the variance that the tolerance allows. So a singl
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from math import inf, sqrt
+from math import ceil, inf, sqrt
 from typing import Any
 
 import torch
@@ -35,6 +35,8 @@ _PILOT = 16
 """Samples that tell what mixing costs, where it was not tried, and ..."""
 _DRAWS = 4
 """... draws for each of them."""
+_TRIED = 24
+"""Degrees of freedom that tell what mixing costs, at least."""
 _FEW = 24
 """Columns: if there are no more, the first samples to be drawn have all of theirs pulled back."""
 _LIKE = 0.05**2
@@ -187,7 +189,9 @@ class Estimator:
     def _estimated(self, block: Block, known: float, so_far: "_SoFar", ahead: float) -> _Estimate:
         """Estimates until the block has no more than its share of the variance; ``known`` of its trace comes on top."""
         told = round(so_far.samples + ahead * len(block.shares))
-        found = self._first(block, told) if self._model is None else None
+        found = self._first(block, told) if self._model is None and self._may_draw else None
+        if found is None and self._model is None and not self._mixing.planned:
+            self._try_mixing(block)
         scale = (self._drawing.value, self._mixing.value)  # what estimates of a block are weighted by is not from them
         for _ in range(_ROUNDS):
             trace = self._trace.value * float(block.shares.sum()) if found is None else found.trace
@@ -208,14 +212,12 @@ class Estimator:
         known = self._mixing.planned and self._trace.value
         return asked_of(self._mixing.value / self._trace.value**2 if known else _SUPPOSED)
 
-    def _first(self, block: Block, told: int) -> _Estimate:
-        """The estimate of least cost that tells its error, to learn from what further ones will come to."""
-        rank, mixes = self.engine.rank, _DRAWS if self.engine.rank > _FEW else 0
-        least = least_of(len(block.shares), told)
-        few = fewest(block.shares, mixes, rank, self.generator, least) if self._may_draw else None
+    def _first(self, block: Block, told: int) -> _Estimate | None:
+        """Of as few samples as tell their error, to learn from what further ones will come to; None if all have to."""
+        mixes = _DRAWS if self.engine.rank > _FEW else 0
+        few = fewest(block.shares, mixes, self.engine.rank, self.generator, least_of(len(block.shares), told))
         if few is None:
-            every = plan(block.energies, rank, inf, self.generator, told, self._asked)
-            return self._counted(block, every, self._mixing)
+            return None
         made, squares = self._sum_of_groups(block, few)
         drawn = few.groups[-1]
         assert drawn.chance is not None
@@ -269,13 +271,19 @@ class Estimator:
         return _Estimate(self.engine.complete(sums), trace, spread, drawn.units, drawn.freedom), squares
 
     def _try_mixing(self, block: Block) -> None:
-        """What mixing costs, of a few samples, the more likely the more curvature they have."""
+        """What mixing costs, of a few samples, the more likely the more curvature they have.
+
+        No estimate is made of these draws. Draws with a large variance are large themselves, more often than not: if
+        they told how much is to be added to them, those that came out small would be left alone.
+        """
         shares = block.shares
         many = min(_PILOT, max(_PILOT // 4, len(shares) // 4), int(shares.count_nonzero()))
         chosen = torch.multinomial(shares, many, generator=self.generator) if many else torch.zeros(1).long()
-        found = self.sweeper.add(block, Group(chosen, 0, _DRAWS), {}, self.generator)
-        noise = _noise(sum(found.values(), torch.zeros(len(chosen), 1, dtype=torch.float64)), _DRAWS)
-        self._mixing.learn(float(noise.sum()), float(shares[chosen].square().sum()))
+        draws = max(_DRAWS, 1 + ceil(_TRIED / len(chosen)))
+        found = self.sweeper.add(block, Group(chosen, 0, draws), {}, self.generator)
+        squares = sum(found.values(), torch.zeros(len(chosen), 1, dtype=torch.float64))
+        self._mixing.learn(float(_noise(squares, draws).sum()), float(shares[chosen].square().sum()))
+        self._trace.learn(float(squares.sum()), float(shares[chosen].sum()))
 
 
 def _learned(shares: Tensor, squares: Tensor, mixes: int) -> Model:

@@ -119,10 +119,11 @@ def plan(
 def _least(energy: Tensor, freedom: float, fewest: int) -> Tensor:
     """So many draws of each sample that its part of the variance is told by its part of the freedom: (n,).
 
-    No fewer than ``fewest`` of any.
+    No fewer than ``fewest`` of any, nor than if all had the same part: the parts are only what is expected.
     """
     squares = energy.square()
-    wanted = freedom * squares / squares.sum().clamp_min(1e-300)
+    parts = squares / squares.sum().clamp_min(1e-300)
+    wanted = freedom * parts.clamp_min(1 / max(int(squares.count_nonzero()), 1))
     return (1 + (wanted.floor() if fewest == 1 else wanted.ceil())).clamp_min(fewest)
 
 

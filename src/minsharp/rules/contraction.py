@@ -299,7 +299,9 @@ class Outer(Contraction):
             return widest(norms).square().sum(2)
         if L * L * R * C + self.gram_cost(use, J, L) < L * J * R * C:
             return widest(_grams_with(g, self.gram(use)).sum(2))
-        return squares_of_columns(g @ self.inputs(use).mT.unsqueeze(1))
+        rows = g.transpose(1, 2).flatten(2, 3)  # (n, g, R * C, L)
+        products = (rows @ self.inputs(use).mT).unflatten(2, (R, C))  # (n, g, R, C, J)
+        return squares_of_columns(products.transpose(1, 2))
 
     def diagonal(self, use: Use, G: Tensor) -> Tensor:
         """Form the gradients and square them; with few positions, expand the square over pairs of positions."""
