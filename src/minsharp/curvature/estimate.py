@@ -281,7 +281,7 @@ class Estimator:
         chosen = torch.multinomial(shares, many, generator=self.generator) if many else torch.zeros(1).long()
         draws = max(_DRAWS, 1 + ceil(_TRIED / len(chosen)))
         found = self.sweeper.add(block, Group(chosen, 0, draws), {}, self.generator)
-        squares = sum(found.values(), torch.zeros(len(chosen), 1, dtype=torch.float64))
+        squares = sum(found.values(), torch.zeros(len(chosen), draws, dtype=torch.float64))
         self._mixing.learn(float(_noise(squares, draws).sum()), float(shares[chosen].square().sum()))
         self._trace.learn(float(squares.sum()), float(shares[chosen].sum()))
 
