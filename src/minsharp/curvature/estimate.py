@@ -22,7 +22,7 @@ from ..subject.batches import Batch, chunks
 from ..text import percent
 from .drawing import LEAST, Model, drawing, fewest, least_of
 from .engine import Engine
-from .plan import Group, Plan, asked_of, plan
+from .plan import FREEDOM, Group, Plan, asked_of, plan
 from .quantities import TRACE, Quantity
 from .signs import generator_for
 from .smooth import Rest, covariance
@@ -41,8 +41,6 @@ _FEW = 24
 """Columns: if there are no more, the first samples to be drawn have all of theirs pulled back."""
 _LIKE = 0.05**2
 """The least relative variance among samples that a few of them are believed to have."""
-_SUPPOSED = 0.1
-"""The relative variance of a draw, before any was made."""
 _ROUNDS = 12
 _PLANNED = 0.7
 """The part of its share that the variance of a block is planned to have, and ..."""
@@ -189,9 +187,7 @@ class Estimator:
     def _estimated(self, block: Block, known: float, so_far: "_SoFar", ahead: float) -> _Estimate:
         """Estimates until the block has no more than its share of the variance; ``known`` of its trace comes on top."""
         told = round(so_far.samples + ahead * len(block.shares))
-        found = self._first(block, told) if self._model is None and self._may_draw else None
-        if found is None and self._model is None and not self._mixing.planned:
-            self._try_mixing(block)
+        found = self._first(block, told) if self._model is None else None
         scale = (self._drawing.value, self._mixing.value)  # what estimates of a block are weighted by is not from them
         for _ in range(_ROUNDS):
             trace = self._trace.value * float(block.shares.sum()) if found is None else found.trace
@@ -210,14 +206,22 @@ class Estimator:
     def _asked(self) -> float:
         """The degrees of freedom with which the variance is to be told, over all samples."""
         known = self._mixing.planned and self._trace.value
-        return asked_of(self._mixing.value / self._trace.value**2 if known else _SUPPOSED)
+        return asked_of(self._mixing.value / self._trace.value**2) if known else FREEDOM
 
     def _first(self, block: Block, told: int) -> _Estimate | None:
-        """Of as few samples as tell their error, to learn from what further ones will come to; None if all have to."""
-        mixes = _DRAWS if self.engine.rank > _FEW else 0
-        few = fewest(block.shares, mixes, self.engine.rank, self.generator, least_of(len(block.shares), told))
-        if few is None:
+        """The estimate of least cost that tells its error, to learn from what further ones will come to.
+
+        None where it is known, from a trial or from blocks before this one, what they will come to.
+        """
+        rank, mixes = self.engine.rank, _DRAWS if self.engine.rank > _FEW else 0
+        least = least_of(len(block.shares), told)
+        few = fewest(block.shares, mixes, rank, self.generator, least) if self._may_draw else None
+        if few is None and told <= FREEDOM and not self._mixing.planned:
+            self._try_mixing(block)
+        if few is None and self._mixing.planned:
             return None
+        if few is None:
+            return self._counted(block, plan(block.energies, rank, inf, self.generator, told), self._mixing)
         made, squares = self._sum_of_groups(block, few)
         drawn = few.groups[-1]
         assert drawn.chance is not None

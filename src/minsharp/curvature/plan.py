@@ -85,12 +85,12 @@ def plan(
     """The least cost at which the variance is expected to stay below so many units; energies are (n, *entries).
 
     ``samples`` is how many samples the variance will be told from in all, if there are more than these, and
-    ``freedom`` the degrees of freedom of all.
+    ``freedom`` the degrees of freedom of all; more than `FREEDOM` samples have enough of them with a draw each.
     """
     flat = energies.flatten(1)
     told = max(samples, len(flat))
-    wanted, fewest = freedom * len(flat) / told, 1 if told > FREEDOM else 2
-    options = _options(rank, flat.shape[1], max(fewest, 1 + ceil(freedom / told)))
+    wanted = freedom * len(flat) / told if told <= FREEDOM else 0.0
+    options = _options(rank, flat.shape[1], 1 + ceil(freedom / told))
     mixed = _mixed(flat, sorted({tops for tops, _ in options}))
     squares = [mixed[tops] ** 2 / mixes if mixes else torch.zeros_like(mixed[0]) for tops, mixes in options]
     expected = torch.stack(squares, 1)  # (n, options)
@@ -99,13 +99,13 @@ def plan(
     mixing = torch.ones(len(flat), dtype=torch.bool)  # not yet taken whole
     asked = wanted
     for _ in range(_ROUNDS):
-        enough = draws >= _least(mixed[0] * mixing, asked, fewest).unsqueeze(1)
+        enough = draws >= _least(mixed[0] * mixing, asked).unsqueeze(1)
         costs = price.where((draws == 0) | (enough & mixing.unsqueeze(1)), torch.inf)  # (n, options)
         cheapest = _cheapest(expected, costs, units)
         chosen = _joined(_even(expected, price, cheapest, _EVEN * len(flat) / told), options, price)
         parts = expected.gather(1, chosen.unsqueeze(1)).squeeze(1)
         found, left = _freedom(parts, draws[chosen]), draws[chosen] > 0
-        if found >= wanted or told > FREEDOM:
+        if found >= wanted:
             break
         asked *= wanted / found if bool((left == mixing).all()) else 1  # uneven parts need more in all
         mixing = left  # what these leave is told by the others alone
@@ -113,22 +113,22 @@ def plan(
     for i in chosen.unique().tolist():
         members = (chosen == i).nonzero().flatten()
         groups += _audited(members, mixed[0], options[i], generator)
-    return Plan(tuple(groups), float(parts.sum()), float(price[chosen].sum()), found)
+    return Plan(tuple(groups), float(parts.sum()), float(price[chosen].sum()), found if wanted else inf)
 
 
-def _least(energy: Tensor, freedom: float, fewest: int) -> Tensor:
+def _least(energy: Tensor, freedom: float) -> Tensor:
     """So many draws of each sample that its part of the variance is told by its part of the freedom: (n,).
 
-    No fewer than ``fewest`` of any, nor than if all had the same part: the parts are only what is expected.
+    No fewer of any than if all had the same part: the parts are only what is expected.
     """
     squares = energy.square()
     parts = squares / squares.sum().clamp_min(1e-300)
     wanted = freedom * parts.clamp_min(1 / max(int(squares.count_nonzero()), 1))
-    return (1 + (wanted.floor() if fewest == 1 else wanted.ceil())).clamp_min(fewest)
+    return 1 + wanted.ceil()
 
 
 def _freedom(parts: Tensor, draws: Tensor) -> float:
-    """Satterthwaite's count for parts of the variance, (n,); a single draw is taken for two: some are."""
+    """Satterthwaite's count for parts of the variance, (n,), and draws; of single ones some are drawn again."""
     uncertain = float((parts.square() / (draws - 1).clamp_min(1)).sum())
     return float(parts.sum()) ** 2 / uncertain if uncertain else inf
 
