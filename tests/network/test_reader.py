@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import minsharp as ms
 from minsharp.reference import estimators
 from tests.support.networks import D, Own, X, Y, oracle, plain
+from tests.support.oracles import ggn_diagonal
 
 
 class Named(NamedTuple):
@@ -266,3 +267,43 @@ def test_what_is_written_in_place_is_traced_again_only_where_it_is_shared(name: 
     found = ms.hessian_trace(network, (X, Y), curvature="ggn").by_parameter
     for parameter, value in oracle(model).items() if name != "a buffer" else ():
         assert found.get(parameter, 0.0) == pytest.approx(value, rel=1e-9, abs=1e-14)
+
+
+Joined = Callable[[nn.Parameter, Tensor], Tensor]
+ALIKE: dict[str, Joined] = {
+    "zeros_like": lambda w, h: torch.where(h > 0, h, torch.zeros_like(h)),
+    "ones_like": lambda w, h: h * torch.ones_like(h),
+    "full_like": lambda w, h: h.relu() + torch.full_like(h, 2.0) * w,
+    "chosen": lambda w, h: h * torch.zeros_like(h, dtype=torch.bool).scatter(1, h.topk(2, 1).indices, True),
+    "filled": lambda w, h: h.relu() + h.clone().fill_(3.0),
+    "copied": lambda w, h: h.relu() * torch.empty_like(h).copy_(w),
+    "expanded": lambda w, h: h.relu() * w.expand_as(h),
+}
+
+
+class Rows(nn.Module):
+    """A network that treats the positions of all samples as rows, those of a sample together or apart."""
+
+    def __init__(self, treat: Joined, first: bool) -> None:
+        super().__init__()
+        self.a, self.w, self.head = nn.Linear(4, 6), nn.Parameter(torch.randn(6)), nn.Linear(6, 3)
+        self.treat, self.first = treat, first
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, h = x.shape[0], self.a(x)
+        rows = self.treat(self.w, (h if self.first else h.transpose(0, 1)).reshape(-1, 6))
+        h = rows.view(n, 5, 6) if self.first else rows.view(5, n, 6).transpose(0, 1)
+        return self.head(h.mean(1))
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("name", ALIKE)
+def test_what_is_made_like_rows_of_samples_is_read(name: str, first: bool) -> None:
+    """Zeros like a tensor have its samples where it has them, though none of its numbers goes in."""
+    torch.manual_seed(0)
+    model, x = Rows(ALIKE[name], first).double(), torch.randn(4, 5, 4, dtype=torch.float64)
+    found = ms.hessian_trace(model, x, nn.MSELoss(), curvature="ggn").by_parameter
+    targets = torch.zeros(4, 3, dtype=torch.float64)
+    for parameter, value in found.items():
+        diagonal = ggn_diagonal(model, x, targets, nn.MSELoss(), parameter)
+        assert value == pytest.approx(float(diagonal.sum()), rel=1e-10, abs=1e-12), parameter
