@@ -104,6 +104,16 @@ LIVE: dict[str, Callable[[Any, Tensor], Any]] = {
             alpha=0.5,
         ).view(-1, 6)
     ),
+    "rows by vmap": lambda m, x: m.head(torch.vmap(lambda row: m.a(row).relu())(x)),
+    "weights by vmap": lambda m, x: m.head(
+        torch.vmap(lambda W: x @ W)(m.a.weight.view(2, 6, 3)).relu().transpose(0, 1).flatten(1)
+    ),
+    "vmap in vmap": lambda m, x: m.head(
+        torch.vmap(lambda r: torch.vmap(lambda W: W @ r)(m.a.weight.view(2, 3, 6)).relu().flatten())(x)
+    ),
+    "a derivative along a direction": lambda m, x: m.head(
+        m.a(x).relu() * torch.func.jvp(torch.tanh, (x,), (torch.ones_like(x),))[1]
+    ),
     "a buffer that counts": lambda m, x: (m.buffer.add_(1), plain(m, x))[-1],
 }
 
@@ -112,7 +122,7 @@ LIVE: dict[str, Callable[[Any, Tensor], Any]] = {
 def test_models_as_they_come(name: str) -> None:
     model = Own(LIVE[name])
     before = model.buffer.clone()
-    found = ms.hessian_trace(model, (X, Y)).by_parameter
+    found = ms.hessian_trace(model, (X, Y), curvature="ggn").by_parameter
     assert torch.equal(model.buffer, before)
     for parameter, expected in oracle(model).items():
         assert found.get(parameter, 0.0) == pytest.approx(expected, rel=1e-9, abs=1e-14)
@@ -173,6 +183,16 @@ BAD: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "a constant": (lambda: Own(lambda m, x: m.buffer[:3]), X, "samples along its first axis"),
     "complex": (lambda: nn.Linear(6, 3, dtype=torch.complex64), torch.zeros(2, 6, dtype=torch.complex64), "complex"),
     "data": (lambda: Own(lambda m, x: m.head(m.a(x).data)), X, r"use tensor\.detach\(\)|Use tensor\.detach\(\)"),
+    "a derivative": (
+        lambda: Own(lambda m, x: m.head(torch.autograd.grad(m.a(x).sin().sum(), m.a.bias, create_graph=True)[0] + x)),
+        X,
+        r"takes a derivative \(torch\.autograd\.grad\)|mixes the samples",
+    ),
+    "a write in vmap": (
+        lambda: Own(lambda m, x: m.head(torch.vmap(lambda row: m.a(row).clone().mul_(2))(x))),
+        X,
+        "torch.vmap or another transform of torch.func goes around a write in place",
+    ),
     "exported": (
         lambda: torch.export.export(nn.Linear(6, 3), (torch.zeros(4, 6),)).module(),
         torch.zeros(2, 6),
