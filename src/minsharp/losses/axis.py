@@ -104,11 +104,6 @@ def on_axis(loss: Loss, shape: tuple[int, ...], targets: Tensor | None, class_ax
     ``shape`` is that of the outputs; how many samples it says does not matter. A probability for each class tells by
     its sums. Where two axes would do, the user is asked: nothing is guessed.
     """
-    if loss.has_classes and len(shape) < 2:
-        raise LossError(
-            f"{loss.name} needs outputs (n, classes), got {_named(shape)}: one number for each sample has no classes. "
-            "For two classes told by one number, loss=nn.BCEWithLogitsLoss()"
-        )
     if class_axis is not None:
         return _asked(loss, shape, class_axis)
     if not loss.has_classes or len(shape) <= 2:
