@@ -107,6 +107,14 @@ def test_arguments_are_literals_or_text() -> None:
         arguments_of(["a=1", "a=2"])
 
 
+@pytest.mark.parametrize("text", ["true", "FALSE", "none", "null", " false "])
+def test_words_of_other_languages_are_no_text(text: str) -> None:
+    meant = {"true": "True", "false": "False"}.get(text.strip().lower(), "None")
+    with pytest.raises(InputError, match=rf"is text here.* Write --arg bias={meant}, or --arg \"bias='{text.strip()}'"):
+        arguments_of([f"bias={text}"])
+    assert arguments_of([f"bias='{text}'"]) == {"bias": text}
+
+
 @pytest.mark.parametrize("factory", [NET, f"{HERE}keywords"])
 def test_a_factory_with_arguments(factory: str, data: Path, capsys: Capture) -> None:
     arguments = ["--arg", "width=7", "--arg", "act=leaky", "--arg", "sizes=(3,)"]

@@ -134,3 +134,11 @@ def test_a_warning_too(tmp_path: Path, capsys: Capture) -> None:
     err = capsys.readouterr().err
     assert "warning: " in err
     assert "or --curvature ggn" in err
+
+
+def test_the_reasons_in_a_table_too(tmp_path: Path, capsys: Capture) -> None:
+    data = tmp_path / "data.npz"
+    np.savez(data, x=torch.randn(6, 4).numpy(), y=torch.arange(6).numpy() % 3)
+    arguments = ["compare", f"{__name__}:smooth", "--data", str(data), "--measures", "trace", "--rescalings", "1"]
+    assert run(arguments) == 0
+    assert "--tolerance 0.01 (what is left out" in " ".join(capsys.readouterr().out.split())

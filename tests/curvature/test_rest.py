@@ -224,22 +224,60 @@ def test_labels_are_needed() -> None:
         RestProbes(ms.read(model, torch.zeros(2, 3)), ["0.weight"], as_loss(None), 0, probes=1)
 
 
-class Distances(nn.Module):
-    """Distances between what a layer makes: torch has no second derivative of these."""
+@torch.library.custom_op("minsharp_tests::once", mutates_args=())
+def once(x: Tensor) -> Tensor:
+    """A function whose derivative has none."""
+    return x.tanh()
+
+
+@torch.library.custom_op("minsharp_tests::once_back", mutates_args=())
+def once_back(gradient: Tensor, x: Tensor) -> Tensor:
+    return gradient * (1 - x.tanh().square())
+
+
+once.register_fake(torch.empty_like)
+once_back.register_fake(lambda gradient, x: torch.empty_like(x))
+once.register_autograd(
+    lambda ctx, gradient: once_back(gradient, *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+
+class Once(nn.Module):
+    """A layer with a function that torch differentiates once."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.points, self.head = nn.Linear(4, 6), nn.Linear(9, 3)
+        self.layer, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        points = torch.tanh(self.points(x)).view(-1, 3, 2)
-        return self.head(torch.cdist(points, points + 1).flatten(1))
+        made: Tensor = once(torch.tanh(self.layer(x)))
+        return self.head(made)
+
+
+class Flat(nn.Module):
+    """A layer with a function that torch does not differentiate at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.layer(x))
+        return self.head(h * torch.heaviside(h, h.new_ones(())))
+
+
+def test_what_has_no_derivative_is_named() -> None:
+    x = torch.randn(4, 4)
+    probes = RestProbes(ms.read(Flat(), x), ["layer.weight"], as_loss(None), 0)
+    with pytest.raises(ReadError, match="torch cannot differentiate heaviside"):
+        probes.add(Batch(x, torch.tensor([0, 1, 2, 0])))
 
 
 def test_what_has_no_second_derivative_is_named() -> None:
     x = torch.randn(4, 4)
-    probes = RestProbes(ms.read(Distances(), x), ["points.weight"], as_loss(None), 0)
-    with pytest.raises(ReadError, match=r"torch cannot differentiate \w*cdist.* twice.*curvature=\"ggn\""):
+    probes = RestProbes(ms.read(Once(), x), ["layer.weight"], as_loss(None), 0)
+    with pytest.raises(ReadError, match=r"torch cannot differentiate \S*once.* twice.*curvature=\"ggn\""):
         probes.add(Batch(x, torch.tensor([0, 1, 2, 0])))
 
 

@@ -122,6 +122,14 @@ def test_what_is_no_folder_of_images(tmp_path: Path) -> None:
         ImageFolder(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("name", ["data_batch_1.bin", "cifar-10-batches-bin", "cifar-10-binary.tar.gz"])
+def test_the_files_of_cifar_10_are_no_folder_of_images(tmp_path: Path, name: str) -> None:
+    place = tmp_path / name
+    place.touch() if "." in name else place.mkdir()
+    with pytest.raises(InputError, match=rf"For the files of CIFAR-10: --data cifar-10 --data-dir .*{tmp_path.name}$"):
+        ImageFolder(tmp_path)
+
+
 def test_files_that_are_no_images(tmp_path: Path) -> None:
     path = picture(tmp_path / "a" / "0.png")
     whole = path.read_bytes()

@@ -119,6 +119,15 @@ _EXPERTS: Settings = {  # eager: torch has no other products of experts in doubl
     "moe_intermediate_size": 8,
     "experts_implementation": "eager",
 }
+_ROUTED: Settings = {
+    **_EXPERTS,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "head_dim": 4,
+}
 _JAMBA: Settings = {
     "use_mamba_kernels": False,
     "mamba_d_state": 4,
@@ -196,6 +205,7 @@ DECODERS = [
     _decoder("Nemotron", **_GROUPED),
     _decoder("Mixtral", **_EXPERTS),
     _decoder("Qwen2Moe", **_EXPERTS, shared_expert_intermediate_size=8),
+    _decoder("Dots1", **_ROUTED),
     _decoder("Jamba", **_EXPERTS, **_JAMBA),
     _decoder("BioGpt"),
     _decoder("OpenAIGPT", "LMHeadModel", n_embd=16, n_layer=2, n_head=4),

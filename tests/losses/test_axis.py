@@ -120,3 +120,13 @@ def test_probabilities_where_only_one_axis_will_do() -> None:
     flat = nn.Sequential(*model, nn.Flatten())
     expected = ms.hessian_trace(flat, (x, chances.flatten(1))).total
     assert ms.hessian_trace(model, (x, chances)).total == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("loss", [None, nn.CrossEntropyLoss(reduction="sum"), ms.losses.NextToken()])
+def test_one_number_for_each_sample_has_no_classes(loss: Any) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), torch.randn(6, 4)
+    for function in (ms.hessian_trace, ms.minimum_sharpness):
+        with pytest.raises(ms.LossError, match=r"expects outputs \(n, classes\), got \(n,\).*nn\.BCEWithLog"):
+            function(model, (x, torch.zeros(6).long()), loss)
+    assert ms.hessian_trace(model, x, nn.BCEWithLogitsLoss()).total > 0
+    assert ms.hessian_trace(model, x, curvature="jacobian").total >= 0

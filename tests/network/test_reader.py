@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import minsharp as ms
 from minsharp.reference import estimators
 from tests.support.networks import D, Own, X, Y, oracle, plain
+from tests.support.oracles import ggn_diagonal
 
 
 class Named(NamedTuple):
@@ -103,6 +104,16 @@ LIVE: dict[str, Callable[[Any, Tensor], Any]] = {
             alpha=0.5,
         ).view(-1, 6)
     ),
+    "rows by vmap": lambda m, x: m.head(torch.vmap(lambda row: m.a(row).relu())(x)),
+    "weights by vmap": lambda m, x: m.head(
+        torch.vmap(lambda W: x @ W)(m.a.weight.view(2, 6, 3)).relu().transpose(0, 1).flatten(1)
+    ),
+    "vmap in vmap": lambda m, x: m.head(
+        torch.vmap(lambda r: torch.vmap(lambda W: W @ r)(m.a.weight.view(2, 3, 6)).relu().flatten())(x)
+    ),
+    "a derivative along a direction": lambda m, x: m.head(
+        m.a(x).relu() * torch.func.jvp(torch.tanh, (x,), (torch.ones_like(x),))[1]
+    ),
     "a buffer that counts": lambda m, x: (m.buffer.add_(1), plain(m, x))[-1],
 }
 
@@ -111,7 +122,7 @@ LIVE: dict[str, Callable[[Any, Tensor], Any]] = {
 def test_models_as_they_come(name: str) -> None:
     model = Own(LIVE[name])
     before = model.buffer.clone()
-    found = ms.hessian_trace(model, (X, Y)).by_parameter
+    found = ms.hessian_trace(model, (X, Y), curvature="ggn").by_parameter
     assert torch.equal(model.buffer, before)
     for parameter, expected in oracle(model).items():
         assert found.get(parameter, 0.0) == pytest.approx(expected, rel=1e-9, abs=1e-14)
@@ -172,6 +183,16 @@ BAD: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "a constant": (lambda: Own(lambda m, x: m.buffer[:3]), X, "samples along its first axis"),
     "complex": (lambda: nn.Linear(6, 3, dtype=torch.complex64), torch.zeros(2, 6, dtype=torch.complex64), "complex"),
     "data": (lambda: Own(lambda m, x: m.head(m.a(x).data)), X, r"use tensor\.detach\(\)|Use tensor\.detach\(\)"),
+    "a derivative": (
+        lambda: Own(lambda m, x: m.head(torch.autograd.grad(m.a(x).sin().sum(), m.a.bias, create_graph=True)[0] + x)),
+        X,
+        r"takes a derivative \(torch\.autograd\.grad\)|mixes the samples",
+    ),
+    "a write in vmap": (
+        lambda: Own(lambda m, x: m.head(torch.vmap(lambda row: m.a(row).clone().mul_(2))(x))),
+        X,
+        "torch.vmap or another transform of torch.func goes around a write in place",
+    ),
     "exported": (
         lambda: torch.export.export(nn.Linear(6, 3), (torch.zeros(4, 6),)).module(),
         torch.zeros(2, 6),
@@ -266,3 +287,43 @@ def test_what_is_written_in_place_is_traced_again_only_where_it_is_shared(name: 
     found = ms.hessian_trace(network, (X, Y), curvature="ggn").by_parameter
     for parameter, value in oracle(model).items() if name != "a buffer" else ():
         assert found.get(parameter, 0.0) == pytest.approx(value, rel=1e-9, abs=1e-14)
+
+
+Joined = Callable[[nn.Parameter, Tensor], Tensor]
+ALIKE: dict[str, Joined] = {
+    "zeros_like": lambda w, h: torch.where(h > 0, h, torch.zeros_like(h)),
+    "ones_like": lambda w, h: h * torch.ones_like(h),
+    "full_like": lambda w, h: h.relu() + torch.full_like(h, 2.0) * w,
+    "chosen": lambda w, h: h * torch.zeros_like(h, dtype=torch.bool).scatter(1, h.topk(2, 1).indices, True),
+    "filled": lambda w, h: h.relu() + h.clone().fill_(3.0),
+    "copied": lambda w, h: h.relu() * torch.empty_like(h).copy_(w),
+    "expanded": lambda w, h: h.relu() * w.expand_as(h),
+}
+
+
+class Rows(nn.Module):
+    """A network that treats the positions of all samples as rows, those of a sample together or apart."""
+
+    def __init__(self, treat: Joined, first: bool) -> None:
+        super().__init__()
+        self.a, self.w, self.head = nn.Linear(4, 6), nn.Parameter(torch.randn(6)), nn.Linear(6, 3)
+        self.treat, self.first = treat, first
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, h = x.shape[0], self.a(x)
+        rows = self.treat(self.w, (h if self.first else h.transpose(0, 1)).reshape(-1, 6))
+        h = rows.view(n, 5, 6) if self.first else rows.view(5, n, 6).transpose(0, 1)
+        return self.head(h.mean(1))
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("name", ALIKE)
+def test_what_is_made_like_rows_of_samples_is_read(name: str, first: bool) -> None:
+    """Zeros like a tensor have its samples where it has them, though none of its numbers goes in."""
+    torch.manual_seed(0)
+    model, x = Rows(ALIKE[name], first).double(), torch.randn(4, 5, 4, dtype=torch.float64)
+    found = ms.hessian_trace(model, x, nn.MSELoss(), curvature="ggn").by_parameter
+    targets = torch.zeros(4, 3, dtype=torch.float64)
+    for parameter, value in found.items():
+        diagonal = ggn_diagonal(model, x, targets, nn.MSELoss(), parameter)
+        assert value == pytest.approx(float(diagonal.sum()), rel=1e-10, abs=1e-12), parameter

@@ -2,8 +2,10 @@
 
 import copy
 from collections import OrderedDict
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -40,6 +42,8 @@ FORMS: list[tuple[Any, Any]] = [
     (lambda h, o: OrderedDict(scores=o, aux=None), "scores"),
     (lambda h, o: (h, o), 1),
     (lambda h, o: [o, h], 0),
+    (lambda h, o: (h, o), np.int64(-1)),
+    (lambda h, o: SimpleNamespace(hidden=h, scores=o), "scores"),
     (Pair, "head"),
     (lambda h, o: {"nested": {"deep": o}}, lambda returned: returned["nested"]["deep"]),
 ]
@@ -106,6 +110,8 @@ def test_what_is_handed_back_is_of_the_users_own_kind() -> None:
             "c",
             "outputs='c', but the model returns .* Say which: outputs='a' or",
         ),
+        (lambda h, o: SimpleNamespace(hidden=h, scores=o), None, "Say which: outputs='hidden' or outputs='scores'"),
+        (lambda h, o: SimpleNamespace(hidden=h, scores=o), 1, "Say which: outputs='hidden' or outputs='scores'"),
         (lambda h, o: (h, o), 5, "outputs=5, but the model returns tuple of"),
         (lambda h, o: {"a": {"b": o}}, "a", "picks .* of what the model returns"),
         (lambda h, o: {"a": h}, lambda made: made["b"], r"stopped with KeyError: 'b'\. The model returns \{'a'"),

@@ -76,6 +76,10 @@ class DataChoice:
         return "pixels from -1 to 1" if self.name in DATA else None
 
 
+_MEANT = {"true": "True", "false": "False", "none": "None", "null": "None"}
+"""What Python calls what other languages write so; as text each of them would be true."""
+
+
 def arguments_of(words: Sequence[str]) -> dict[str, Any]:
     """Arguments by name from words such as ``width=64``: Python literals where they are such, else text; never code.
 
@@ -89,11 +93,18 @@ def arguments_of(words: Sequence[str]) -> dict[str, Any]:
             raise InputError(f"--arg {word}: expected name=value, as in --arg num_classes=10")
         if name in found:
             raise InputError(f"--arg {word}: '{name}' was given before, as {found[name]!r}")
-        found[name] = _literal(value)
+        found[name] = _literal(word, value)
     return found
 
 
-def _literal(text: str) -> Any:
+def _literal(word: str, text: str) -> Any:
+    meant = _MEANT.get(text.strip().lower())
+    if meant is not None and text.strip() != meant:
+        name = word.partition("=")[0]
+        raise InputError(
+            f"--arg {word}: {text.strip()} is text here, which Python takes for true. Write --arg {name}={meant}, or "
+            f"--arg \"{name}='{text.strip()}'\" if it is the text that is meant"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd escapes in what may be no Python at all

@@ -1,5 +1,6 @@
 """Every measure, and how far rescaling moves it: what ``minsharp compare`` does."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import InputError
@@ -9,14 +10,22 @@ from ..measures.compare import compare as compare_measures
 from ..measures.registry import MEASURES
 from ..text import count, number
 from ..text.terminal import rich_table
-from . import options
 from .names import named, word
+from .options import Scope
 from .output import console, note, print_json, watched
+from .spoken import Option, spoken
 from .task import Task
 
 
 def compared(
-    task: Task, measures: list[str] | None, rescalings: int, scope: options.Scope, *, csv: Path | None, as_json: bool
+    task: Task,
+    measures: list[str] | None,
+    rescalings: int,
+    scope: Scope,
+    *,
+    csv: Path | None,
+    as_json: bool,
+    options: Mapping[str, Option],
 ) -> None:
     """Take the measures, print them, and write the table where that is asked for."""
     wanted = None if measures is None else [_measure(name) for name in measures]
@@ -37,7 +46,7 @@ def compared(
     if as_json:
         print_json({**task.settings, **found.to_dict()})
     else:
-        _print(found)
+        _print(found, options)
 
 
 def _measure(text: str) -> str:
@@ -48,12 +57,13 @@ def _measure(text: str) -> str:
     return name
 
 
-def _print(found: Comparison) -> None:
+def _print(found: Comparison, options: Mapping[str, Option]) -> None:
     title = f"Measures of sharpness over {count(found.samples)} samples"
     columns = ["measure", "value", "±", "drift", "invariant under", "seconds", ""]
-    console().print(rich_table(title, columns, [_cells(row) for row in found.rows]))
+    console().print(rich_table(title, columns, [_cells(row, options) for row in found.rows]))
 
 
-def _cells(row: Measurement) -> list[str]:
+def _cells(row: Measurement, options: Mapping[str, Option]) -> list[str]:
     numbers = [number(row.value, 5), number(row.standard_error, 2), number(row.drift, 2)]
-    return [row.name, *numbers, row.invariance, number(row.seconds, 2), " ".join(str(row.error or "").split())]
+    reason = " ".join(spoken(str(row.error or ""), options).split())
+    return [row.name, *numbers, row.invariance, number(row.seconds, 2), reason]

@@ -10,7 +10,8 @@ that operation (see `signs`); other parameters, as tied ones, get theirs directl
 of them go into one product. The errors of the samples are independent, and the spread of the probes tells how large.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ from ..subject.batches import Batch
 from ..subject.modes import plain_mode
 from .schedule import Schedule, Site, Step
 from .signs import Place, Share, generator_for, places, signs, takes_signs
-from .twice import twice_differentiable, twice_refused
+from .twice import called_twice_differentiable, twice_differentiable, twice_refused
 
 WORKING_SET = 64 << 20
 """Bytes for the graph of second derivatives of a chunk."""
@@ -222,9 +223,9 @@ class RestProbes:
         shifted: list[tuple[Tensor, list[Place]]] = []
         with torch.enable_grad(), twice_differentiable(self.device):
             for operation in self.schedule.prelude:
-                operation.run(values)
+                store(values, operation, called_twice_differentiable(operation, operation.bind(values)))
             for step in self.schedule.steps:
-                made = step.operation.call(step.operation.bind(values))
+                made = called_twice_differentiable(step.operation, step.operation.bind(values))
                 if self.sites[step.operation]:
                     shift = torch.zeros_like(made).requires_grad_()
                     shifted.append((shift, self._places(step, shift, values, max(n, 2))))
@@ -235,7 +236,8 @@ class RestProbes:
             a = self._slopes(outputs.detach(), chunk)
             gradient: Sequence[Tensor | None] = [None] * len(leaves)
             if outputs.requires_grad:  # a derivative leads to them
-                gradient = torch.autograd.grad(outputs, leaves, a, create_graph=True, allow_unused=True)
+                with self._naming(chunk):
+                    gradient = torch.autograd.grad(outputs, leaves, a, create_graph=True, allow_unused=True)
         return _Way(shifted, tracked, leaves, gradient)
 
     def _places(self, step: Step, shift: Tensor, values: Mapping[str, Any], n: int) -> list[Place]:
@@ -288,6 +290,16 @@ class RestProbes:
             ) from error
         return a
 
+    @contextmanager
+    def _naming(self, chunk: Batch) -> Iterator[None]:
+        """Name the operation that torch cannot differentiate twice."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise twice_refused(self.network, self._values(chunk), error) from error
+
     def _images(self, way: "_Way", directions: list[Tensor], chunk: Batch) -> list[Tensor]:
         """The Hessian of <a, o> in all zeros and tracked parameters, times a direction."""
         given = zip(way.gradient, directions, strict=True)
@@ -295,13 +307,8 @@ class RestProbes:
         if not pairs:
             return [torch.zeros_like(leaf) for leaf in way.leaves]
         rows, weights = zip(*pairs, strict=True)
-        try:
-            with twice_differentiable(self.device):
-                found = torch.autograd.grad(rows, way.leaves, weights, retain_graph=True, allow_unused=True)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            raise twice_refused(self.network, self._values(chunk), error) from error
+        with self._naming(chunk), twice_differentiable(self.device):
+            found = torch.autograd.grad(rows, way.leaves, weights, retain_graph=True, allow_unused=True)
         return [torch.zeros_like(leaf) if r is None else r for leaf, r in zip(way.leaves, found, strict=True)]
 
 

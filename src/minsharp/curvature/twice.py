@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..errors import ReadError, words_of
 from ..graph.records import DEVICE, Operation
 from ..network.network import Network
+from ..operations import row
 from ..subject.modes import LOCK
 
 
@@ -23,6 +25,12 @@ def twice_differentiable(device: torch.device) -> Iterator[None]:
         if device.type == "cuda":
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         yield
+
+
+def called_twice_differentiable(operation: Operation, bound: Mapping[str, Any]) -> Any:
+    """Run an operation; where torch cannot differentiate its own twice, as what it is made of."""
+    made_of = row(operation).twice
+    return (operation if made_of is None else replace(operation, target=made_of)).call(bound)
 
 
 def twice_refused(network: Network, values: dict[str, Any], error: RuntimeError) -> ReadError:
@@ -47,7 +55,7 @@ def _differentiable_twice(operation: Operation, values: Mapping[str, Any], devic
     leaves = {n: values[n].detach().requires_grad_() for n in names if values[n].dtype.is_floating_point}
     try:
         with torch.enable_grad(), twice_differentiable(device):
-            made = operation.call(operation.bind({**values, **leaves}))
+            made = called_twice_differentiable(operation, operation.bind({**values, **leaves}))
             parts = [t for t in (made if operation.many else [made]) if isinstance(t, Tensor) and t.requires_grad]
             if not parts:
                 return True

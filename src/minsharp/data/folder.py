@@ -10,6 +10,7 @@ from torch.utils.data import Dataset
 from ..errors import InputError
 from ..files import reason_of
 from ..io.images import SUFFIXES, decoded
+from .cifar import ARCHIVE, CIFAR_10, FILES, FOLDER
 from .preparation import MODES, Preparation
 
 
@@ -30,12 +31,20 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
         if not found:
             raise InputError(
                 f"'{folder}' holds no images: expected a folder for each class with images in it, as in "
-                f"{self.folder / 'cat' / '1.png'}"
+                f"{self.folder / 'cat' / '1.png'}{self._hint}"
             )
         self.available = len(found)
         count = min(samples or len(found), len(found))
         self.files = [found[i * len(found) // count] for i in range(count)]
         self.shape = tuple(self._tensor(self.files[0][0]).shape)
+
+    @property
+    def _hint(self) -> str:
+        """What to do with the files of CIFAR-10."""
+        held = (self.folder / name for name in (*FILES, ARCHIVE, FOLDER))
+        if not any(path.exists() for path in held):
+            return ""
+        return f". For the files of CIFAR-10: --data {CIFAR_10.name} --data-dir {self.folder}"
 
     def _images(self, name: str) -> Iterator[Path]:
         """The images of a class, in the order of their paths."""
@@ -48,7 +57,7 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
         if not images:
             raise InputError(
                 f"'{self.folder / name}' holds no images ({', '.join(SUFFIXES)}), and would be a class: expected a "
-                f"folder for each class in '{self.folder}', with images in it"
+                f"folder for each class in '{self.folder}', with images in it{self._hint}"
             )
         return iter(sorted(images))
 

@@ -39,6 +39,11 @@ class CrossEntropy(Loss):
 
     def rank(self, shape: tuple[int, ...]) -> int:
         """(1, K, *positions) -> K - 1 per position."""
+        if len(shape) < 2:
+            raise LossError(
+                "CrossEntropyLoss expects outputs (n, classes), got (n,): one number for each sample has no classes. "
+                "For two classes told by one number, loss=nn.BCEWithLogitsLoss()"
+            )
         return (shape[1] - 1) * prod(shape[2:])
 
     def check(self, outputs: Tensor, targets: Tensor | None) -> None:

@@ -296,9 +296,10 @@ def largest(tensor: Tensor) -> float:
 
 def _message(graph: Graph, blame: Operation) -> str:
     counts = any(name not in graph.values for _, name in blame.reads)
+    hint = ". Where the number of samples cancels later, leave it out in both places" if counts else ""
     how = "it uses the number of samples" if counts else "it looks at other samples, or at places in the batch"
     return (
         "the outputs for one sample change with the other samples of the batch, or with how many they are, even in "
         f"eval mode. It starts at {blame.where}: {how}. Curvature is a sum over samples only if each output depends "
-        "on its own input"
+        f"on its own input{hint}"
     )

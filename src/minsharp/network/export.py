@@ -26,6 +26,7 @@ _SIZES_DIFFER = (
 )
 _OF_VALUES = ("u", "zu")
 """How torch.export's names for numbers that come from values start: whole ones, sizes among them, and others."""
+_TRANSFORMS = "torch._functorch.predispatch"
 _ITEMS = frozenset({"aten.item.default", "aten._local_scalar_dense.default"})
 
 
@@ -61,12 +62,17 @@ def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> E
         program = torch.export.export(_Picked(model, signature), args, kwargs, dynamic_shapes=shapes, strict=False)
         _check_batch_sizes(program)
         inline_regions(program)
-        autocast = any(is_region(node, "autocast") for node in program.graph.nodes)
-        if not autocast:
+        nested = any(is_region(node, "autocast") or _is_transform(node) for node in program.graph.nodes)
+        if not nested:
             replace_writes(program)
-        if autocast or any(mutates(node) for node in program.graph.nodes):
+        if nested or any(mutates(node) for node in program.graph.nodes):
             program = program.run_decompositions({})
     return program
+
+
+def _is_transform(node: Node) -> bool:
+    """Whether it begins or ends torch.vmap or another transform, inside of which shapes are those of one row."""
+    return getattr(node.target, "__module__", None) == _TRANSFORMS
 
 
 def _free_sizes(values: Iterable[Any]) -> list[Any]:

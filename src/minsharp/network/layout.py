@@ -1,6 +1,6 @@
 """Where the samples of a batch sit in a tensor."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -56,12 +56,21 @@ def _settled(expression: Any, kind: type[int] | type[float]) -> int | float | No
         return None
 
 
-def locate(shape: tuple[int, ...], axis: int, operation: Operation, sources: list[Value]) -> Samples:
-    """Where along its axis the samples sit, if that axis also runs over something else."""
+def locate(
+    shape: tuple[int, ...], axis: int, operation: Operation, sources: list[Value], like: Sequence[Value] = ()
+) -> Samples:
+    """Where along its axis the samples sit, if that axis also runs over something else.
+
+    ``like`` are values of which only the shape is used: what is made of none of the samples, as zeros like a tensor
+    are, has them where that tensor has them.
+    """
     parts = shape[axis]
     if parts == 1:
         return Samples(axis)
     known = row(operation)
+    same = _layouts(like, parts)
+    if len(same) == 1 and all(value.samples is None for value in sources):
+        return Samples(axis, *same.pop())
     varying = [value for value in sources if value.samples is not None]
     if operation.name in _FILLED:  # each sample's entries are alike, in whatever order; one after the other is usual
         return Samples(axis, 1, parts)
@@ -78,14 +87,16 @@ def locate(shape: tuple[int, ...], axis: int, operation: Operation, sources: lis
         inners = {v.samples.inner for v in varying if v.samples is not None}
         if inners == {1} and sum(v.shape[axis] for v in varying) == parts:
             return Samples(axis, parts, 1)
-    layouts = {
-        (v.samples.outer, v.samples.inner)
-        for v in varying
-        if v.samples is not None and v.samples.outer * v.samples.inner == parts
-    }
+    layouts = _layouts(varying, parts)
     if len(layouts) == 1:
         return Samples(axis, *layouts.pop())
     raise ReadError(f"cannot follow the samples through {operation.where}: it joins them with another axis")
+
+
+def _layouts(values: Iterable[Value], parts: int) -> set[tuple[int, int]]:
+    """How samples share an axis with so many other parts: outside and inside of them."""
+    found = (value.samples for value in values if value.samples is not None)
+    return {(samples.outer, samples.inner) for samples in found if samples.outer * samples.inner == parts}
 
 
 def _copied(shape: tuple[int, ...], axis: int, source: Value, blocks: bool) -> Samples:

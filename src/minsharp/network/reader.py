@@ -196,7 +196,13 @@ def _export_message(model: nn.Module, error: BaseException) -> str:
         hint = _EXPORTED
     elif "fake tensor" in cause:
         hint = (
-            "forward uses tensor.data, or keeps a tensor of an earlier call. Use tensor.detach() instead of the first"
+            "forward uses tensor.data, takes a derivative (torch.autograd.grad), or keeps a tensor of an earlier call. "
+            "Use tensor.detach() instead of the first, and write out the derivative, as in x.cos() for that of x.sin()"
+        )
+    elif "Cannot access storage of" in cause:
+        hint = (
+            "torch.vmap or another transform of torch.func goes around a write in place, or torch.no_grad. Write it "
+            "for the whole batch, or without these"
         )
     else:
         hint = (

@@ -103,7 +103,7 @@ class Writer:
         if axes != [0]:
             raise ReadError(
                 f"forward fixes the batch size: input '{node.name}' was read as {tuple(tensor.shape)}. "
-                f"Replace numbers that stand for the batch size by x.shape[0] or -1"
+                f"Replace numbers that stand for the batch size, as len(x) makes them, by x.shape[0] or -1"
             )
         self.names[node.name] = "%" + node.name
         value = Value("%" + node.name, "input", shape, tensor.dtype, Samples(0))
@@ -184,7 +184,9 @@ class Writer:
             raise ReadError(f"{operation.where} makes complex numbers: only real networks can be measured")
         shape, axes = one_sample(tensor.shape, self.sizes)
         ignored = row(operation).ignores
-        sources = [self.values[v] for slot, v in operation.reads if v in self.values and slot.argument not in ignored]
+        read = [(slot, self.values[v]) for slot, v in operation.reads if v in self.values]
+        sources = [value for slot, value in read if slot.argument not in ignored]
+        like = [value for slot, value in read if slot.argument in ignored]
         lost = not axes and any(value.samples is not None for value in sources)
         mixed = len(axes) > 1 or (lost and tensor.numel() > 0)
         if mixed:
@@ -192,7 +194,7 @@ class Writer:
                 f"{operation.where} mixes the samples of a batch: its result has shape {tuple(tensor.shape)}. "
                 f"Curvature is a sum over samples only if each output depends on its own input{self._guard(operation)}"
             )
-        samples = locate(shape, axes[0], operation, sources) if axes else None
+        samples = locate(shape, axes[0], operation, sources, like) if axes else None
         return Value(name, "activation", shape, tensor.dtype, samples)
 
     def _guard(self, operation: Operation) -> str:

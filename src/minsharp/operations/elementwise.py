@@ -22,6 +22,11 @@ def pull_relu(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[
     return out, lambda G: {"self": torch.ops.aten.threshold_backward(G, laid_as(out, G), 0)}
 
 
+def hard_sigmoid(x: Tensor) -> Tensor:
+    """From zero at -3 to one at 3."""
+    return (x + 3).clamp(0, 6) / 6
+
+
 def leaky_slope(bound: Mapping[str, Any], out: Tensor) -> Tensor:
     """One, or the negative slope."""
     x = bound["self"]
@@ -174,7 +179,7 @@ _EACH_ENTRY: dict[str, Row] = {
     "clamp": Row("self + min + max", by_slope, channels=entrywise),
     "clamp_min": Row("self + min", by_slope, channels=entrywise),
     "clamp_max": Row("self + max", by_slope, channels=entrywise),
-    "hardsigmoid": Row("self + 1", by_slope, channels=entrywise),
+    "hardsigmoid": Row("self + 1", by_slope, channels=entrywise, twice=hard_sigmoid),
     "hardshrink": Row("self + lambd", by_slope, channels=entrywise),
     "softshrink": Row("self + lambd", by_slope, channels=entrywise),
     "threshold": Row("self + threshold + value", by_slope, channels=entrywise),

@@ -68,6 +68,34 @@ def embedding_scales(walk: Walk, operation: Operation) -> Tensor:
     return out.expand(shape)
 
 
+def bags(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Tensor | None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> tuple[Tensor, ...]:
+    """Sums, means (mode 1) or maxima (mode 2) of the rows in each bag, and what else torch's own returns."""
+    given = (scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, padding_idx)
+    with torch.no_grad():
+        made, *rest = torch.ops.aten.embedding_bag(weight, indices, offsets, *given)
+    flat, starts = indices.flatten(), offsets[:-1] if include_last_offset else offsets
+    kept = torch.ones_like(flat, dtype=torch.bool) if padding_idx is None else flat != padding_idx % len(weight)
+    bag = torch.searchsorted(starts, torch.arange(len(flat), device=flat.device), right=True) - 1
+    sizes = torch.zeros_like(made[:, :1]).index_add(0, bag, kept.to(made).unsqueeze(1))
+    if mode == 2:
+        chosen = weight.gather(0, rest[2].clamp_min(0))
+        return torch.where(sizes > 0, chosen, 0.0), *rest
+    factors = kept.to(weight) if per_sample_weights is None else kept * per_sample_weights.flatten()
+    sums = torch.zeros_like(made).index_add(0, bag, weight[flat] * factors.unsqueeze(1))
+    return sums / sizes.clamp_min(1) if mode == 1 else sums, *rest
+
+
 ROWS: dict[str, Row] = {
+    "embedding_bag": Row("weight*per_sample_weights", statistics=True, twice=bags),
     "embedding": Row("weight", contract={"weight": Embedding()}, channels=embedding_scales),
 }

@@ -9,6 +9,7 @@ from . import (
     attention,
     casts,
     convolution,
+    distances,
     einsum,
     elementwise,
     embedding,
@@ -32,6 +33,7 @@ FAMILIES = (
     reductions,
     attention,
     casts,
+    distances,
     pooled_convolution,
 )
 

@@ -40,6 +40,8 @@ class Row:
     """Only the first result follows the formula; the others are made of what has scale one, and have it too."""
     target: Callable[..., Any] | None = None
     """What runs in place of torch's own operation, with the same arguments."""
+    twice: Callable[..., Any] | None = None
+    """The same of operations that torch differentiates twice, where it has no such derivative; same arguments."""
     frames: FrameRule | None = None
     """How frames pass; what only moves entries needs no rule."""
     narrows: Narrowing | None = None

@@ -19,10 +19,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from ..errors import InputError
 from .experts import experts_readable
 
+_BY_NUMBER = "use_mm_for_euclid_dist_if_necessary"
 _AUTOCAST = ("cpu", "cuda", "mps", "xpu")
 
 
@@ -159,7 +161,7 @@ def random_state_kept(device: torch.device) -> Iterator[None]:
 @contextmanager
 def quiet_export() -> Iterator[None]:
     """Without torch.export's warnings and logs about its own insides, or fused kernels that have no derivative."""
-    with LOCK, warnings.catch_warnings(), without_fast_path(), masks_as_given(), _unprinted():
+    with LOCK, warnings.catch_warnings(), without_fast_path(), masks_as_given(), _unprinted(), _Distances():
         log = logging.getLogger("torch")
         level = log.level
         warnings.simplefilter("ignore")
@@ -168,6 +170,17 @@ def quiet_export() -> Iterator[None]:
             yield
         finally:
             log.setLevel(level)
+
+
+class _Distances(TorchFunctionMode):
+    """torch.cdist looks how many rows there are, for speed alone: here it takes differences for any number of them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.cdist:
+            given = dict(zip(("x1", "x2", "p", "compute_mode"), args, strict=False)) | (kwargs or {})
+            if given.get("compute_mode", _BY_NUMBER) == _BY_NUMBER:
+                return func(**given | {"compute_mode": "donot_use_mm_for_euclid_dist"})
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager

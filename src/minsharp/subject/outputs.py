@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, SupportsIndex
 
 from torch import Tensor, nn
 
@@ -76,6 +76,8 @@ def _calls(returned: Any) -> str:
         places = [name for name, value in returned.items() if isinstance(value, Tensor)]
     elif isinstance(returned, tuple | list):
         places = [i for i, value in enumerate(returned) if isinstance(value, Tensor)]
+    else:
+        places = [name for name, value in getattr(returned, "__dict__", {}).items() if isinstance(value, Tensor)]
     if places:
         return "Say which: " + " or ".join(f"outputs={place!r}" for place in places[:5])
     return "Pick it with a function, as in outputs=lambda returned: returned.logits"
@@ -88,7 +90,7 @@ def adapted(model: nn.Module, outputs: Pick) -> nn.Module:
     """
     if outputs is None:
         return model
-    if isinstance(outputs, bool) or (not isinstance(outputs, str | int) and not callable(outputs)):
+    if isinstance(outputs, bool) or (not isinstance(outputs, str | SupportsIndex) and not callable(outputs)):
         raise InputError(f"outputs={outputs!r}: expected a name, an index or a function of what the model returns")
     if model._forward_hooks:
         raise InputError(

@@ -68,9 +68,11 @@ def compare(
     if csv is not None:
         check_writable(csv, (".csv",))
     from ..compare import compared
+    from ..spoken import options_of_command
     from ..task import prepare
 
     choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis, fold)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
     task = prepare(choice, source, loss, curvature, tolerance=tolerance, seed=seed)
-    compared(task, measures or None, rescalings, scope, csv=csv, as_json=as_json)
+    told = options_of_command(compare)
+    compared(task, measures or None, rescalings, scope, csv=csv, as_json=as_json, options=told)

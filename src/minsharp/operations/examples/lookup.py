@@ -34,6 +34,16 @@ EXAMPLES: Examples = {
         Example(lambda x, W: F.embedding((3 * x.abs()).long().clamp(0, 2), W), "x(n,l) W(3,d)"),
         Example(lambda m, W: F.embedding(m.int().cumsum(1), W), "m(n,2)? W(3,d)"),
     ],
+    "embedding_bag": [
+        *(Example(lambda i, W, m=m: F.embedding_bag(i, W, mode=m), "i(n,l)<3 W(3,d)") for m in ("sum", "mean", "max")),
+        Example(lambda i, W: F.embedding_bag(i, W, mode="sum", padding_idx=1), "i(n,l)<3 W(3,d)"),
+        Example(lambda i, W: F.embedding_bag(i, W, mode="mean", padding_idx=-1), "i(n,l)<3 W(3,d)"),
+        Example(lambda i, W, x: F.embedding_bag(i, W, mode="sum", per_sample_weights=x), "i(n,l)<3 W(3,d) x(n,l)"),
+        Example(
+            lambda i, W, w: F.embedding_bag(i, W, mode="sum", per_sample_weights=w.expand_as(i)), "i(n,l)<3 W(3,d) w(l)"
+        ),
+        Example(lambda i, W, V: F.embedding_bag(i, W @ V, mode="sum"), "i(n,l)<3 W(3,a) V(a,d)"),
+    ],
     "scaled_dot_product_attention": [
         Example(_attend, "q(n,h,s,d) k(n,h,t,d) v(n,h,t,e)", {"h": (1, 2), "s": (2, 3), "t": (3, 4)}),
         Example(_attend, "q(n,s,d) k(n,t,d) v(n,t,e)"),

@@ -63,7 +63,15 @@ def _joined(cat: Callable[..., Any]) -> list[Example]:
     ]
 
 
+def _apart(p: float) -> list[Example]:
+    """Distances between rows of one sample and of another thing."""
+    texts = ("x(n,a,i) y(n,b,i)", "x(n,a,i) w(b,i)", "x(n,i) w(b,i)")
+    return called(lambda x, y: torch.cdist(x, y, p), *texts)
+
+
 EXAMPLES: Examples = {
+    "cdist": [*_apart(2.0), *_apart(1.0), *_apart(3.0)],
+    "_cdist_forward": called(lambda x, w: torch.ops.aten._cdist_forward(x, w, 2.0, None), "x(n,a,i) w(b,i)"),
     "sum": [
         *_reduced(torch.sum, many=True),
         Example(lambda x: x.sum(1, dtype=torch.float32), "x(n,i)"),
