@@ -67,8 +67,7 @@ def measure(
     choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis, fold)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
     task = prepare(choice, source, loss, curvature, parameters, tolerance=tolerance, seed=seed)
-    scopes = [scope] if scope else [options.Scope.LAYER, options.Scope.NEURON]
-    measured(task, scopes, check=check, report=report, save=save, as_json=as_json)
+    measured(task, scope, check=check, report=report, save=save, as_json=as_json)
 
 
 def _check_files(report: Path | None, save: Path | None, check: bool) -> None:
