@@ -78,11 +78,11 @@ def number(value: float | None, digits: int = 4) -> str:
     return plain_number(value, digits).replace("inf", "∞")
 
 
-def shortened(text: str, limit: int = 26) -> str:
+def shortened(text: str, limit: int = 32) -> str:
     """A name that fits beside its row: modules by their first letters, as many as it takes, then its two ends.
 
     >>> shortened("encoder.layer.11.attention.self.query.weight"), shortened("a_name_without_any_dot_in_all_of_it")
-    ('e.l.11.a.self.query.weight', 'a_name_witho…_in_all_of_it')
+    ('e.l.11.a.self.query.weight', 'a_name_without_…dot_in_all_of_it')
     """
     parts = text.split(".")
     for i, part in enumerate(parts[:-1]):
