@@ -771,6 +771,17 @@ def test_a_trace_is_shown_where_there_is_no_minimum(tmp_path: Path, capsys: Capt
         assert "expected none negative" in capsys.readouterr().err
 
 
+def test_what_is_of_the_network_is_verified_once(model: Path, data: Path, capsys: Capture) -> None:
+    """v^T H v takes most of the time, and is the same for both scopes; every other claim is checked for each."""
+    found = documents(capsys, ["measure", str(model), "--data", str(data), "--verify"])["verification"]
+    layer, neuron = ([row["claim"] for row in found[scope]["checks"]] for scope in ("layer", "neuron"))
+    curved = [claim for claim in layer if claim.startswith("v^T H v")]
+    assert curved
+    assert layer == [*neuron, *curved]
+    alone = documents(capsys, ["measure", str(model), "--data", str(data), "--verify", "--scope", "neuron"])
+    assert [row["claim"] for row in alone["verification"]["neuron"]["checks"]] == layer
+
+
 def test_a_tolerance(tmp_path: Path, capsys: Capture) -> None:
     """An estimate says its error, in the table and as JSON; a bad tolerance is refused before anything is loaded."""
     x, y = torch.randn(60, 6).double(), torch.arange(60) % 4

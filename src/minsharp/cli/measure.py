@@ -32,7 +32,7 @@ def measured(
     results = _minima(task, found, scopes, needed=bool(scope or check or report), as_json=as_json)
     checks: dict[str, Verification] = {}
     if check or report is not None:
-        checks = {r.scope: verify(task.network, task.data.batches, r, task.loss, progress=watched()) for r in results}
+        checks = {r.scope: _verified(task, r, first=r is results[0]) for r in results}
     if as_json:
         print_json(_document(task, found, results, checks))
     elif results:
@@ -66,6 +66,12 @@ def _minima(
         where = "in one scope" if results else "per layer, nor per neuron"
         warnings.warn(f"there is no minimum {where}: {why}", MinsharpWarning, stacklevel=2)
     return results
+
+
+def _verified(task: Task, result: MinimumSharpness, *, first: bool) -> Verification:
+    """A result's claims; what is claimed of the network itself is checked with the first of them."""
+    directions = 3 if first else 0
+    return verify(task.network, task.data.batches, result, task.loss, directions=directions, progress=watched())
 
 
 def _fail(checks: dict[str, Verification]) -> None:
