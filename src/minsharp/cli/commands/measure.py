@@ -15,7 +15,13 @@ ScopeOption = Annotated[
     options.Scope | None,
     typer.Option("--scope", help="One factor per layer, or per neuron: both unless given. Or full: matrices too."),
 ]
-Check = Annotated[bool, typer.Option("--verify", help="Measure every claim afresh; exit with 1 if one does not hold.")]
+Check = Annotated[
+    bool,
+    typer.Option(
+        "--verify",
+        help="Measure every claim afresh, which takes longer than measuring; exit with 1 if one does not hold.",
+    ),
+]
 SaveFile = Annotated[
     Path | None,
     typer.Option("--save", metavar="FILE", help="Also keep the curvature: .json or .safetensors, for minsharp merge."),
