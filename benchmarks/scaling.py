@@ -22,6 +22,7 @@ from minsharp.data import load
 from minsharp.models import build
 from minsharp.text import count, decimals, markdown_table, number, percent
 
+from .machine import machine
 from .report import within
 
 PAGE = Path("docs/scaling.md")
@@ -32,11 +33,11 @@ PROCESSES = (1, 2, 10, 100, 1000)
 
 def main() -> None:
     """Measure, print, write."""
-    found = []
+    where, found = machine(), []
     for part in (_overhead, _memory, _strong):
         found.append(part())
         print(f"{found[-1]}\n", flush=True)
-    within(PAGE, "benchmarks.scaling", "\n\n".join(found))
+    within(PAGE, "benchmarks.scaling", "\n\n".join([*found, where]))
 
 
 def _loop(x: Tensor, y: Tensor, watched: bool) -> tuple[float, int]:

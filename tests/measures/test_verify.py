@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import minsharp as ms
 from minsharp.measures.verify import _order
+from minsharp.reference.objective import Objective
 from minsharp.subject.batches import Batch
 from tests.support.zoo import BY_NAME, ZOO, Entry, network
 
@@ -235,6 +236,33 @@ def test_a_parameter_without_a_derivative() -> None:
 
     model, x = Gated().double(), torch.randn(5, 3).double()
     assert ms.verify(model, x, ms.minimum_sharpness(model, x)).holds
+
+
+def test_directions_share_what_they_share() -> None:
+    """Several at once are as one by one, over several batches."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    given = [(torch.randn(n, 5).double(), torch.randint(3, (n,))) for n in (3, 4)]
+    objective = Objective(model, given, None, None)
+    for name, parameter in model.named_parameters():
+        vs = [torch.randn_like(parameter) for _ in range(3)]
+        alone = [objective.quadratic_forms(name, [v])[0] for v in vs]
+        assert objective.quadratic_forms(name, vs) == alone
+        assert 0 not in alone
+        with objective.prepared():
+            outputs, tangents = objective.tangents([{name: v} for v in vs], objective.batches[0])
+            for v, tangent in zip(vs, tangents, strict=True):
+                same, one = objective.tangent({name: v}, objective.batches[0])
+                assert torch.equal(outputs, same)
+                torch.testing.assert_close(tangent, one, rtol=1e-12, atol=0)
+
+
+def test_no_directions_leave_the_curvature_out() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).double(), torch.randn(6, 4).double()
+    result = ms.minimum_sharpness(model, x)
+    claims = [check.claim for check in ms.verify(model, x, result).checks]
+    fewer = [check.claim for check in ms.verify(model, x, result, directions=0).checks]
+    assert fewer == [claim for claim in claims if not claim.startswith("v^T H v")] != claims
 
 
 def test_other_data_is_refused() -> None:

@@ -10,10 +10,10 @@ from torch import nn
 
 import minsharp as ms
 from minsharp.report.allocation import allocation
-from minsharp.report.charts import Curve, Reading, lengths, plain_curves
+from minsharp.report.charts import Curve, Reading, lengths, plain_curves, shortened
 from minsharp.report.history import told
 from minsharp.report.noise import noise
-from minsharp.report.sections import layers, numbers, scales
+from minsharp.report.sections import SHOWN, largest, layers, numbers, scales
 from tests.report.test_report import Tree, values
 
 Data = tuple[torch.Tensor, torch.Tensor]
@@ -132,6 +132,29 @@ def test_a_minimum_under_noise_is_called_so(model: nn.Module, data: Data, tmp_pa
     text = words(ms.write_report(tmp_path / "r.html", minimum=result))
     assert "The effect of noise 'max' of the Hessian is" in text
     assert "Effect of noise 'max' of each parameter, scope neuron" in text
+
+
+def test_charts_show_the_largest_rows_in_the_order_of_the_network() -> None:
+    """The head of a deep network comes last, and may hold most of the trace."""
+    rows = [(str(i), float(i % 50)) for i in range(SHOWN + 30)]
+    kept = largest(rows, lambda row: row[1])
+    assert len(kept) == SHOWN
+    assert kept == [row for row in rows if row in kept]
+    assert min(size for _, size in kept) >= max(size for name, size in rows if (name, size) not in kept)
+    torch.manual_seed(0)
+    deep = nn.Sequential(*(nn.Linear(3, 3, bias=False) for _ in range(SHOWN + 5)), nn.Linear(3, 4)).double()
+    result = ms.minimum_sharpness(deep, torch.randn(5, 3).double())
+    (shown,), (factors,) = layers([result], None), scales([result])
+    assert (shown["shown"], shown["count"]) == (SHOWN, SHOWN + 7)
+    assert f"; {SHOWN + 5}.bias: as it is" in shown["chart"].description
+    assert len(factors["chart"].description.split("; ")) == factors["shown"] == SHOWN < factors["count"]
+
+
+def test_names_beside_a_row_can_be_told_apart() -> None:
+    long = [f"bert.encoder.layer.{i}.attention.self.{part}.weight" for i in range(3) for part in ("query", "key")]
+    assert len({shortened(name) for name in long}) == len(long)
+    assert all(len(shortened(name)) <= 32 for name in (*long, "x" * 99, ".".join("abcdefghijklmnopqrst")))
+    assert shortened("fc.weight") == "fc.weight"
 
 
 def test_bits(model: nn.Module, data: Data) -> None:

@@ -24,17 +24,18 @@ from .task import Task
 
 
 def measured(
-    task: Task, scopes: Sequence[str], *, check: bool, report: Path | None, save: Path | None, as_json: bool
+    task: Task, scope: str | None, *, check: bool, report: Path | None, save: Path | None, as_json: bool
 ) -> None:
-    """Measure, print, and write what is asked for."""
+    """Measure, print, and write what is asked for: without a scope the minima of two, as far as they exist."""
+    scopes = [scope] if scope else ["layer", "neuron"]
     found = curvature_of(task, scopes)
-    results = _minima(task, found, scopes, as_json=as_json)
+    results = _minima(task, found, scopes, needed=bool(scope or check or report), as_json=as_json)
     checks: dict[str, Verification] = {}
     if check or report is not None:
-        checks = {r.scope: verify(task.network, task.data.batches, r, task.loss, progress=watched()) for r in results}
+        checks = {r.scope: _verified(task, r, first=r is results[0]) for r in results}
     if as_json:
         print_json(_document(task, found, results, checks))
-    else:
+    elif results:
         _print(found, results, checks)
     if report is not None:
         networks = versions(task, min(results, key=lambda r: r.value).scales)
@@ -47,7 +48,7 @@ def measured(
 
 
 def _minima(
-    task: Task, found: Trace | Diagonal | Grams, scopes: Sequence[str], *, as_json: bool
+    task: Task, found: Trace | Diagonal | Grams, scopes: Sequence[str], *, needed: bool, as_json: bool
 ) -> list[MinimumSharpness]:
     """In each scope that has one: that of a smooth network's Hessian may be missing in one and there in another."""
     results: list[MinimumSharpness] = []
@@ -57,13 +58,20 @@ def _minima(
             results.append(minimum_sharpness(task.network, found, scope=scope))  # type: ignore[arg-type]
         except NegativeError as error:
             missing.append(error)
-    if not results:
-        if not as_json:
-            console().print(str(found), markup=False)  # what was measured, at least
+    if not results and not as_json:
+        console().print(str(found), markup=False)  # what was measured, at least
+    if not results and needed:
         raise missing[0]
-    for why in missing:
-        warnings.warn(f"there is no minimum in one scope: {why}", MinsharpWarning, stacklevel=2)
+    for why in missing if results else missing[:1]:
+        where = "in one scope" if results else "per layer, nor per neuron"
+        warnings.warn(f"there is no minimum {where}: {why}", MinsharpWarning, stacklevel=2)
     return results
+
+
+def _verified(task: Task, result: MinimumSharpness, *, first: bool) -> Verification:
+    """A result's claims; what is claimed of the network itself is checked with the first of them."""
+    directions = 3 if first else 0
+    return verify(task.network, task.data.batches, result, task.loss, directions=directions, progress=watched())
 
 
 def _fail(checks: dict[str, Verification]) -> None:
@@ -89,15 +97,15 @@ def _errors(measured: Trace | Diagonal | Grams) -> dict[str, Any]:
 
 
 def _document(
-    task: Task, measured: Trace | Diagonal | Grams, results: list[MinimumSharpness], checks: dict[str, Verification]
+    task: Task, found: Trace | Diagonal | Grams, results: list[MinimumSharpness], checks: dict[str, Verification]
 ) -> dict[str, Any]:
-    first = results[0]
+    traces = found if isinstance(found, Trace) else found.trace
     document = {
         **task.settings,
-        "loss": first.loss,
-        "samples": first.samples,
-        "trace": {"total": measured.total, "by_parameter": first.before, **_errors(measured)},
-        "exact": first.exact,
+        "loss": found.loss,
+        "samples": found.samples,
+        "trace": {"total": found.total, "by_parameter": dict(traces.by_parameter), **_errors(found)},
+        "exact": dict(found.exact),
         "minimum_sharpness": {result.scope: summary(result) for result in results},
     }
     if checks:

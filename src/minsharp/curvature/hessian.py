@@ -6,6 +6,7 @@ from typing import Any, Literal
 from torch import nn
 
 from ..errors import InputError, NotExactError, WeightlessError
+from ..graph.records import Operation
 from ..losses import Centred, Criterion, Loss, Margin, as_loss
 from ..losses.axis import on_axis
 from ..losses.next_token import warn_unshifted
@@ -28,6 +29,8 @@ from .smooth import Rest, probed
 from .tolerance import checked_tolerance
 
 Of = Literal["parameters", "activations"]
+_ALL, _SOME = 10, 3
+"""An error names up to ten parameters; of more, three of each kind."""
 
 
 def hessian_trace(
@@ -246,18 +249,32 @@ def _refuse_inexact(network: Network, names: list[str], *, estimable: bool) -> N
     bad = [name for name in names if not known[name]]
     if not bad:
         return
-    lines = [f"  {name}: {known[name].blame.where}" for name in bad[:10]]  # type: ignore[union-attr]
-    lines += [f"  and {len(bad) - 10} more"] if len(bad) > 10 else []
     good = [name for name in names if known[name]]
-    also = f", or narrow to the exact ones: parameters={good}" if good else ""
+    also = f", or narrow to the exact ones: parameters={good[:_ALL]}{_rest(good, _ALL)}" if good else ""
     raise NotExactError(
         "the outputs are not piecewise linear in these parameters, so their Hessian is not the Gauss-Newton "
         "matrix; to blame:\n"
-        + "\n".join(lines)
-        + "\nAsk "
+        + ";\n".join(_blamed(network, bad))
+        + ".\nAsk "
         + (
             "for an estimate with an error bar: tolerance=0.01 (what is left out is probed; needs targets), "
             * estimable
         )
         + f'for the Gauss-Newton trace: curvature="ggn"{also}'
     )
+
+
+def _blamed(network: Network, names: list[str]) -> list[str]:
+    """A line for each kind of operation that some parameters pass first: where it comes, and which they are."""
+    kinds: dict[str, dict[str, str]] = {}
+    for name in names:
+        blame: Operation = network.exactness[name].blame  # type: ignore[assignment]
+        kinds.setdefault(blame.name, {})[name] = blame.where
+    lines = [(list(found), list(dict.fromkeys(found.values()))) for found in kinds.values()]
+    shown = _ALL if len(names) <= _ALL else _SOME
+    return [f"  {places[0]}{_rest(places, 1)}: {', '.join(p[:shown])}{_rest(p, shown)}" for p, places in lines]
+
+
+def _rest(things: list[str], shown: int) -> str:
+    """How many more there are than are shown."""
+    return f" and {len(things) - shown} more" if len(things) > shown else ""

@@ -97,7 +97,8 @@ def verify(
     - Its trace, computed afresh, is the one that was promised, to the precision in which it was measured; where that
       was an estimate, to five standard errors.
     - Along random directions v inside each parameter that is claimed to be exact, v^T H v by Hessian-vector products
-      equals the Gauss-Newton form ||S^T J v||^2.
+      equals the Gauss-Newton form ||S^T J v||^2. There are ``directions`` of them; none leaves this out, which is of
+      the network, not of the result, for a second result of the same network.
     - The lower bound is not above the value.
 
     And in the model's own precision, if that is another: the outputs of the network that `rescale` returns move no
@@ -141,7 +142,7 @@ def verify(
     if result.attained:
         checks.append(Check("what was promised is the value", _relative(promised, result.value), 1e-9))
     checks.append(Check("the lower bound is not above the value", max(result.lower_bound - result.value, 0.0), 0.0))
-    exact = [name for name in names if result.exact[name] and result.curvature not in LOSSLESS]
+    exact = [name for name in names if result.exact[name] and result.curvature not in LOSSLESS] if directions else []
     with bar("second derivatives", len(exact), progress and bool(exact)) as advance:
         for name in exact:
             error = _curvature_error(objective, name, directions, seed, result.trace)
@@ -364,28 +365,29 @@ def _curvature_error(objective: Objective, name: str, directions: int, seed: int
     Where the outputs are certain, the Hessian of the loss is what rounding leaves of p - p^2; and where a parameter has
     no part in them, its curvature is what rounding leaves of the whole trace.
     """
-    generator = seeded(seed)
+    parameter, generator = objective.parameters[name], seeded(seed)
+    drawn = [torch.randn(parameter.shape, generator=generator, dtype=torch.float64) for _ in range(directions)]
+    vs = [v.to(parameter.device) for v in drawn]
+    try:
+        pairs = zip(objective.quadratic_forms(name, vs), _gauss_newton_forms(objective, name, vs), strict=True)
+    except RuntimeError as error:  # there are functions of which torch has a first derivative only
+        raise InputError(
+            f"verify compares with v^T H v by autograd's second derivatives, and in '{name}' there is none: {error}"
+        ) from error
     worst = 0.0
-    for _ in range(directions):
-        parameter = objective.parameters[name]
-        v = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter.device)
-        try:
-            hessian, (gauss_newton, size) = objective.quadratic_form(name, v), _gauss_newton_form(objective, name, v)
-        except RuntimeError as error:  # there are functions of which torch has a first derivative only
-            raise InputError(
-                f"verify compares with v^T H v by autograd's second derivatives, and in '{name}' there is none: {error}"
-            ) from error
+    for hessian, (gauss_newton, size) in pairs:
         scale = max(abs(hessian), abs(gauss_newton), 1e-6 * size, 1e-8 * total)
         worst = max(worst, abs(hessian - gauss_newton) / scale if hessian != gauss_newton else 0.0)
     return worst
 
 
-def _gauss_newton_form(objective: Objective, name: str, v: Tensor) -> tuple[float, float]:
-    """||S^T J v||^2 and ||J v||^2 over all the data."""
-    form = size = 0.0
+def _gauss_newton_forms(objective: Objective, name: str, directions: list[Tensor]) -> list[tuple[float, float]]:
+    """||S^T J v||^2 and ||J v||^2 over all the data, for each direction v."""
+    forms, sizes = [0.0] * len(directions), [0.0] * len(directions)
     with objective.prepared():
         for batch in objective.batches:
-            outputs, tangent = objective.tangent({name: v}, batch)
-            form += objective.output_form(outputs, tangent, batch)
-            size += float(tangent.square().sum())
-    return form / objective.divisor, size / objective.divisor
+            outputs, tangents = objective.tangents([{name: v} for v in directions], batch)
+            for i, tangent in enumerate(tangents):
+                forms[i] += objective.output_form(outputs, tangent, batch)
+                sizes[i] += float(tangent.square().sum())
+    return [(form / objective.divisor, size / objective.divisor) for form, size in zip(forms, sizes, strict=True)]

@@ -214,34 +214,34 @@ class Objective:
         current = {name: p.clone() for name, p in self.parameters.items()}
         return list(current.values()), self.gradient(current, batch, create_graph=True)
 
-    def quadratic_form(self, name: str, v: Tensor) -> float:
-        """v^T H v for a direction v inside one parameter, by Hessian-vector products."""
-        total = 0.0
+    def quadratic_forms(self, name: str, directions: Sequence[Tensor]) -> list[float]:
+        """v^T H v for directions v inside one parameter, by Hessian-vector products."""
+        totals = [0.0] * len(directions)
         with self.prepared():
             for batch in self.batches:
                 current = {name: self.parameters[name].clone()}
                 (gradient,) = self.gradient(current, batch, create_graph=True)
-                if gradient.requires_grad:
-                    (product,) = torch.autograd.grad(gradient, current[name], v, allow_unused=True)
-                    total += 0.0 if product is None else float((product * v).sum())
-        return total
+                for i, v in enumerate(directions) if gradient.requires_grad else ():
+                    (product,) = torch.autograd.grad(gradient, current[name], v, retain_graph=True, allow_unused=True)
+                    totals[i] += 0.0 if product is None else float((product * v).sum())
+        return totals
 
     def tangent(self, direction: Parameters, batch: Batch) -> tuple[Tensor, Tensor]:
         """The outputs o and J v, by two backward passes: J v is the derivative of u -> <J^T u, v>."""
+        outputs, (tangent,) = self.tangents([direction], batch)
+        return outputs, tangent
+
+    def tangents(self, directions: Sequence[Parameters], batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        """The outputs and J v for several directions in the same parameters."""
         with torch.enable_grad():
-            current = {name: self.parameters[name].clone().requires_grad_() for name in direction}
+            current = {name: self.parameters[name].clone().requires_grad_() for name in directions[0]}
             outputs = self.outputs(current, batch)
             if not outputs.requires_grad:  # no derivative leads to them
-                return outputs.detach(), torch.zeros_like(outputs)
+                return outputs.detach(), [torch.zeros_like(outputs) for _ in directions]
             u = torch.zeros_like(outputs, requires_grad=True)
             pulled = torch.autograd.grad(outputs, list(current.values()), u, create_graph=True, allow_unused=True)
-            given = zip(pulled, direction.values(), strict=True)
-            pairs = [(g, v.detach()) for g, v in given if g is not None and g.requires_grad]
-            if not pairs:
-                return outputs.detach(), torch.zeros_like(outputs)
-            rows, weights = zip(*pairs, strict=True)
-            (tangent,) = torch.autograd.grad(rows, u, weights, allow_unused=True)
-        return outputs.detach(), torch.zeros_like(outputs) if tangent is None else tangent
+            tangents = [_derivative(u, pulled, [*direction.values()]) for direction in directions]
+        return outputs.detach(), tangents
 
     def output_form(self, outputs: Tensor, tangent: Tensor, batch: Batch) -> float:
         """||S^T (J v)||^2 of one batch, S S^T the Hessian of its terms at the outputs; a few columns at a time."""
@@ -258,3 +258,14 @@ class Objective:
         sums = {n: d.detach().double() * self.divisor for n, d in zip(self.names, diagonals, strict=True)}
         whole = CurvatureSum(sums, self.weight, self.samples)
         return Diagonal(whole, "hessian", self.loss.name, self.loss.mean, dict.fromkeys(self.names, False))
+
+
+def _derivative(u: Tensor, pulled: Sequence[Tensor | None], direction: list[Tensor]) -> Tensor:
+    """Of <pulled, direction> by u."""
+    given = zip(pulled, direction, strict=True)
+    pairs = [(g, v.detach()) for g, v in given if g is not None and g.requires_grad]
+    if not pairs:
+        return torch.zeros_like(u)
+    rows, weights = zip(*pairs, strict=True)
+    (found,) = torch.autograd.grad(rows, u, weights, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(u) if found is None else found

@@ -8,7 +8,7 @@ from ..measures.bits import BitAllocation
 from ..measures.prices import Costs
 from ..text import count
 from .charts import lengths, number
-from .sections import SHOWN, Tile
+from .sections import SHOWN, Tile, largest
 
 MADE_OF: Mapping[Costs, str] = {
     "curvature": "of second order, in step² / 12",
@@ -31,7 +31,7 @@ def allocation(result: BitAllocation) -> dict[str, Any]:
             Tile("Bytes", count(result.size), f"for {count(weights)} weights"),
             Tile(f"Predicted {result.predicted}", number(result.increase, 3), MADE_OF[result.costs]),
         ],
-        "chart": lengths("Bits of each tensor", rows[:SHOWN]),
+        "chart": lengths("Bits of each tensor", largest(rows, lambda row: row[1] * result.sizes[row[0]])),
         "shown": min(SHOWN, len(rows)),
         "count": len(rows),
         "table": Table("Bits of each tensor", ("parameter", "bits", "weights", "increase"), (*cells, total)),

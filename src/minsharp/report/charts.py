@@ -78,7 +78,18 @@ def number(value: float | None, digits: int = 4) -> str:
     return plain_number(value, digits).replace("inf", "∞")
 
 
-def _short(text: str, limit: int = 26) -> str:
+def shortened(text: str, limit: int = 32) -> str:
+    """A name that fits beside its row: modules by their first letters, as many as it takes, then its two ends.
+
+    >>> shortened("encoder.layer.11.attention.self.query.weight"), shortened("a_name_without_any_dot_in_all_of_it")
+    ('e.l.11.a.self.query.weight', 'a_name_without_…dot_in_all_of_it')
+    """
+    parts = text.split(".")
+    for i, part in enumerate(parts[:-1]):
+        if len(".".join(parts)) <= limit:
+            break
+        parts[i] = part if part.isdigit() else part[:1]
+    text = ".".join(parts)
     return text if len(text) <= limit else text[: limit // 2 - 1] + "…" + text[-(limit - limit // 2) :]
 
 
@@ -108,7 +119,7 @@ def _padded(low: float, high: float, start: float, stop: float) -> Scale:
 
 def _margin(names: Iterable[str]) -> float:
     """Room for names at the left."""
-    return 24.0 + 6.8 * max([6, *(min(len(name), 26) for name in names)])
+    return 24.0 + 6.8 * max([6, *(len(shortened(name)) for name in names)])
 
 
 def _finite(values: Iterable[float]) -> list[float]:
@@ -146,7 +157,7 @@ def bars(title: str, rows: Sequence[tuple[str, float, float]], names: tuple[str,
     marks = [_line(left, top, left, top + ROW * len(rows) - 4, "axis")]
     for i, (name, before, after) in enumerate(rows):
         y = top + i * ROW
-        marks.append(_text(left - 12, y + 19, _short(name), "label", "end"))
+        marks.append(_text(left - 12, y + 19, shortened(name), "label", "end"))
         for kind, value, offset, series in (("a", before, 4, names[0]), ("b", after, 18, names[1])):
             place = {"x": left, "y": y + offset, "width": length(value), "height": 12.0, "rx": 1.5}
             marks.append(Mark("rect", {**place, "class": f"bar {kind}"}, hover=f"{name}, {series}: {number(value, 6)}"))
@@ -170,7 +181,7 @@ def lengths(title: str, rows: Sequence[tuple[str, float, str]]) -> Chart:
             "rx": 1.5,
             "class": "bar b",
         }
-        marks.append(_text(left - 12, y + 17, _short(name), "label", "end"))
+        marks.append(_text(left - 12, y + 17, shortened(name), "label", "end"))
         marks.append(Mark("rect", {**place, "class": "bar b"}, hover=f"{name}: {words}"))
         marks.append(_text(left + length + 8, y + 17, words, "value"))
     return Chart(title, "; ".join(f"{name}: {words}" for name, _, words in rows), top + row * len(rows), tuple(marks))
@@ -188,7 +199,7 @@ def ranges(title: str, rows: Sequence[tuple[str, float, float, float]]) -> Chart
         y = top + (i + 0.5) * row
         words = number(low, 3) if low == high else f"{number(low, 3)} to {number(high, 3)}"
         dot: dict[str, str | float] = {"cx": scale(middle), "cy": y, "r": 4.5, "class": "mark b"}
-        marks.append(_text(left - 12, y + 4, _short(name), "label", "end"))
+        marks.append(_text(left - 12, y + 4, shortened(name), "label", "end"))
         marks.append(_line(scale(low), y, scale(high), y, "range"))
         marks.append(Mark("circle", dot, hover=f"{name}: {words}"))
         marks.append(_text(WIDTH - right + 14, y + 4, words, "value"))

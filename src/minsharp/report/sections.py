@@ -2,9 +2,9 @@
 
 import math
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torch.linalg import cond, svdvals
 
@@ -24,8 +24,9 @@ SCOPES = {
     "full": "one factor per tensor and a matrix per frame",
 }
 SHOWN = 40
-"""Parameters in a chart; the tables hold all."""
+"""Rows in a chart, the largest; the tables hold all."""
 
+Row = TypeVar("Row", bound=tuple[Any, ...])
 Content = dict[str, Any]
 Curvature = Trace | Diagonal | Grams
 
@@ -117,11 +118,17 @@ def _layers_of(result: MinimumSharpness, curvature: Curvature | None) -> Content
     head = ("parameter", "as it is", *(("±",) if errors else ()), "flattest", "change")
     return {
         "heading": _heading(result),
-        "chart": bars(caption, rows[:SHOWN], ("as it is", "flattest")),
+        "chart": bars(caption, largest(rows, lambda row: max(row[1:])), ("as it is", "flattest")),
         "table": Table(caption, head, (*cells, total)),
         "shown": min(SHOWN, len(rows)),
         "count": len(rows),
     }
+
+
+def largest(rows: Sequence[Row], size: Callable[[Row], float]) -> list[Row]:
+    """As many rows as a chart shows, those of the largest size, in the order in which they came."""
+    kept = sorted(range(len(rows)), key=lambda i: -size(rows[i]))[:SHOWN]
+    return [rows[i] for i in sorted(kept)]
 
 
 def _error(errors: Mapping[str, float], name: str, value: str) -> tuple[str, ...]:
@@ -148,12 +155,19 @@ def _scales_of(result: MinimumSharpness) -> Content:
     head = ("parameter", "least", "geometric mean", "largest")
     return {
         "heading": _heading(result),
-        "chart": ranges(f"Range of the factors, scope {result.scope}", rows[:SHOWN]),
+        "chart": ranges(f"Range of the factors, scope {result.scope}", largest(rows, _reach)),
+        "shown": min(SHOWN, len(rows)),
+        "count": len(rows),
         "table": Table(f"Factors of each parameter, scope {result.scope}", head, tuple(cells)),
         "frames": _frames(change) if isinstance(change, Transformation) else None,
         "unframed": _unframed(result.symmetries),
         "pinned": Table("Pinned", ("parameter", "pinned by"), tuple(result.pinned.items()), text=2),
     }
+
+
+def _reach(row: tuple[str, float, float, float]) -> float:
+    """How far from one the factors of a row go, by their logarithms."""
+    return max(abs(math.log(value)) if 0 < value < math.inf else math.inf for value in row[1:])
 
 
 def _frames(change: Transformation) -> Table:

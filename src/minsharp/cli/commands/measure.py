@@ -15,7 +15,13 @@ ScopeOption = Annotated[
     options.Scope | None,
     typer.Option("--scope", help="One factor per layer, or per neuron: both unless given. Or full: matrices too."),
 ]
-Check = Annotated[bool, typer.Option("--verify", help="Measure every claim afresh; exit with 1 if one does not hold.")]
+Check = Annotated[
+    bool,
+    typer.Option(
+        "--verify",
+        help="Measure every claim afresh, which takes longer than measuring; exit with 1 if one does not hold.",
+    ),
+]
 SaveFile = Annotated[
     Path | None,
     typer.Option("--save", metavar="FILE", help="Also keep the curvature: .json or .safetensors, for minsharp merge."),
@@ -67,8 +73,7 @@ def measure(
     choice = ModelChoice(model, arguments or (), weights, weights_key, outputs, class_axis, fold)
     source = DataChoice(data, samples, batch_size, data_dir, images or ())
     task = prepare(choice, source, loss, curvature, parameters, tolerance=tolerance, seed=seed)
-    scopes = [scope] if scope else [options.Scope.LAYER, options.Scope.NEURON]
-    measured(task, scopes, check=check, report=report, save=save, as_json=as_json)
+    measured(task, scope, check=check, report=report, save=save, as_json=as_json)
 
 
 def _check_files(report: Path | None, save: Path | None, check: bool) -> None:
