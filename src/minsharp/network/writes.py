@@ -13,6 +13,9 @@ from torch.fx import Node
 
 from ..subject.nodes import mutates
 
+_SIZE = 101
+"""Stands for a size that is free; for the next one the next number."""
+
 
 def replace_writes(program: ExportedProgram) -> None:
     """Rename ``relu_(x)`` to ``relu(x)`` and the like, and let what comes after look at the result.
@@ -87,8 +90,26 @@ def _returning(node: Node) -> Any:
 
 def _is_alike(target: Any, node: Node) -> bool:
     """Whether another operation makes a tensor of the type and shape of what is written, tried without values."""
-    expected: Any = node.meta["val"]
-    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda given: given.meta.get("val"))
-    with expected.fake_mode, torch.no_grad():
-        made = target(*args, **kwargs)
+    sizes: dict[Any, int] = {}
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda given: _settled(given.meta.get("val"), sizes))
+    expected = _settled(node.meta["val"], sizes)
+    try:
+        with torch.no_grad():
+            made = target(*args, **kwargs)
+    except (RuntimeError, TypeError, ValueError, IndexError):  # sizes that it takes for different are the same
+        return False
     return isinstance(made, Tensor) and made.dtype == expected.dtype and made.shape == expected.shape
+
+
+def _settled(value: Any, sizes: dict[Any, int]) -> Any:
+    """A tensor without values, or a number, at sizes of their own for what is not a number yet; nothing is traced."""
+    if isinstance(value, Tensor):
+        shape = [_settled(size, sizes) for size in value.shape]
+        return torch.empty(shape, dtype=value.dtype, device="meta")
+    if isinstance(value, tuple | list):
+        return [_settled(item, sizes) for item in value]
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        expression: Any = value.node.expr
+        known = {symbol: sizes.setdefault(symbol, _SIZE + len(sizes)) for symbol in expression.free_symbols}
+        return known[expression] if expression in known else value.node.pytype(expression.subs(known))
+    return value
