@@ -276,10 +276,12 @@ def difference(a: Tensor, b: Tensor) -> float:
         return inf
     if torch.equal(a, b) or not a.numel():
         return 0.0
-    a, b = a.double(), b.double()
-    apart = float((a - b).abs().amax())
+    if a.dtype != b.dtype or a.dtype not in (torch.float32, torch.float64):
+        a, b = a.double(), b.double()
+    apart = float((a - b).abs_().amax())
     if isfinite(apart):
         return apart
+    a, b = a.double(), b.double()
     same = (a == b) | (a.isnan() & b.isnan())
     return float((a - b).abs().masked_fill(same, 0.0).nan_to_num(nan=inf).amax())
 
@@ -287,7 +289,8 @@ def difference(a: Tensor, b: Tensor) -> float:
 def largest(tensor: Tensor) -> float:
     """The largest of the finite numbers in size."""
     if tensor.dtype.is_floating_point and tensor.numel():
-        size = float(tensor.abs().amax())
+        low, high = tensor.aminmax()
+        size = max(-float(low), float(high))
         if isfinite(size):
             return size
     finite = tensor[tensor.isfinite()].double()

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..graph.records import Operation
+from ..rules.apart import all_axes, along
 from ..rules.channels import Walk
 from ..rules.contraction import Contraction, Use, widest
 from ..rules.row import Row
@@ -69,5 +70,7 @@ def embedding_scales(walk: Walk, operation: Operation) -> Tensor:
 
 
 ROWS: dict[str, Row] = {
-    "embedding": Row("weight", contract={"weight": Embedding()}, channels=embedding_scales),
+    "embedding": Row(
+        "weight", contract={"weight": Embedding()}, channels=embedding_scales, apart=along("indices", all_axes)
+    ),
 }
