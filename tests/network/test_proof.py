@@ -22,12 +22,15 @@ OPEN: dict[str, Callable[[Any, Tensor], Any]] = {
     "a part of the batch": lambda m, x: plain(m, torch.cat([x[:1], x[1:]])),
     "windows over the batch": lambda m, x: F.conv1d(plain(m, x).T[:, None], torch.ones(1, 1, 1).double())[:, 0].T,
     "places": lambda m, x: plain(m, x) + 0 * torch.arange(x.shape[0]).unsqueeze(1),
+    "the square of the size": lambda m, x: plain(m, x.expand(x.shape[0], *x.shape).sum(0) / x.shape[0]),
     "squeezed": lambda m, x: plain(m, x.unsqueeze(1).squeeze()),
     "softmax over the batch": lambda m, x: plain(m, x) + 0 * x.softmax(0)[:, :3],
 }
 TELLING: dict[str, Callable[[Any, Tensor], Any]] = {
     "layers": plain,
     "sizes": lambda m, x: plain(m, x.view(x.shape[0], 2, 3).transpose(1, 2).reshape(x.shape[0], -1)),
+    "a multiple of the size": lambda m, x: plain(m, x.view(x.shape[0] * 2, 3).softmax(1).view(x.shape[0], 6)),
+    "the shape of another": lambda m, x: plain(m, (x + 1).view(-1, 2, 3).tanh().reshape_as(x)),
     "a token": lambda m, x: plain(m, torch.cat([m.buffer[:1].expand(x.shape[0], 1), x[:, 1:]], 1)),
     "windows": lambda m, x: plain(m, F.max_pool1d(x.view(-1, 2, 3), 3, 1, 1).flatten(1)),
     "folded into the batch": lambda m, x: plain(m, (x.view(-1, 3).softmax(1)).view(x.shape[0], 6)),

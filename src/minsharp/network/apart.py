@@ -2,9 +2,10 @@
 
 The engine takes the samples in batches of any size, in any order. So what becomes of a sample must not change with the
 other samples, with its place among them, or with their number: not at the outputs, and at no value that depends on
-parameters. Here the same samples run in batches of 5, 3 and 2, in other places and with other neighbours each time, in
-double precision. Where the values are all alike, or whole numbers, they do not tell: there each operation is tried by
-itself (`mixing`), and what samples met in stays so through whatever treats them one by one.
+parameters. Where the records alone do not prove it (`proof`), the same samples run in batches of 5, 3 and 2, in other
+places and with other neighbours each time, in double precision. Where the values are all alike, or whole numbers, they
+do not tell: there each operation is tried by itself (`mixing`), and what samples met in stays so through whatever
+treats them one by one.
 """
 
 from collections.abc import Iterator, Mapping

@@ -4,9 +4,12 @@ Each operation is told by its row, from where the samples sit in what goes in an
 known, or is known to look along the samples, leaves the question open: then `apart` runs the network to see.
 """
 
+import operator
+from collections.abc import Mapping
+
 import torch
 
-from ..graph.records import Graph, Operation
+from ..graph.records import Graph, Operation, Ref
 from ..operations import TABLE, row
 from ..rules.apart import Call
 
@@ -15,24 +18,29 @@ def proved_apart(graph: Graph) -> bool:
     """Whether every value is made sample by sample, in one way for all samples, as the rows of the table have it."""
     multiples: dict[str, int] = {}
     for operation in graph.operations:
-        if operation.name == "sym_size":
-            if not _is_number_of_samples(graph, operation, multiples):
+        if operation.outputs[0] not in graph.values:
+            number = _multiple(graph, operation, multiples)
+            if number is None:
                 return False
+            multiples[operation.outputs[0]] = number
         elif not _is_proved(Call(operation, graph.values, multiples)):
             return False
     return True
 
 
-def _is_number_of_samples(graph: Graph, operation: Operation, multiples: dict[str, int]) -> bool:
-    """Whether a size is that of the axis of the samples; adds how many times their number it is."""
-    value = graph.values.get(operation.by_argument.get("self", ""))
-    dim = operation.arguments.get("dim")
-    if value is None or value.samples is None or not isinstance(dim, int):
-        return False
-    axis = dim % len(value.shape)
-    if axis == value.samples.axis:
-        multiples[operation.outputs[0]] = value.shape[axis]
-    return axis == value.samples.axis
+def _multiple(graph: Graph, operation: Operation, multiples: Mapping[str, int]) -> int | None:
+    """How many times the number of samples a number is: the size of their axis, or so many times such a size."""
+    given = list(operation.arguments.values())
+    if operation.name == "sym_size":
+        value, dim = graph.values.get(operation.by_argument.get("self", "")), operation.arguments.get("dim")
+        if value is None or value.samples is None or dim is None or dim % len(value.shape) != value.samples.axis:
+            return None
+        return value.shape[value.samples.axis]
+    if operation.target is operator.mul and len(given) == 2:
+        times = [multiples.get(number.name) if isinstance(number, Ref) else number for number in given]
+        if sum(isinstance(number, Ref) for number in given) == 1 and all(type(number) is int for number in times):
+            return int(times[0] * times[1])
+    return None
 
 
 def _is_proved(call: Call) -> bool:

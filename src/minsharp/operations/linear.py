@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..graph.records import Graph, Operation
-from ..rules.apart import by_parts, multiplied
+from ..rules.apart import by_entry, by_parts, multiplied
 from ..rules.channels import Rule, UnfitError, Walk
 from ..rules.contraction import IN_ROWS, Elementwise, Outer, Use
 from ..rules.frames import FrameWalk, Labels, along
@@ -254,7 +254,7 @@ ROWS: dict[str, Row] = {
     "bilinear": Row("input1*input2*weight + bias"),
     "tensordot": Row("self*other"),
     "mv": Row("self*vec"),
-    "addcmul": Row("self + tensor1*tensor2"),
+    "addcmul": Row("self + tensor1*tensor2", apart=by_entry),
     "bmm": Row(
         "self*mat2",
         pull_matmul,

@@ -18,6 +18,7 @@ from ..rules.apart import (
     by_parts,
     expanded,
     in_order,
+    in_order_as,
     joined,
     left,
     other_than,
@@ -242,8 +243,8 @@ ROWS: dict[str, Row] = {
     "pixel_shuffle": _moved,
     "pixel_unshuffle": _moved,
     "view": replace(_shape, unless="dtype"),  # other numbers in the same bits
-    "view_as": replace(_shape, ignores=("other",)),
-    "reshape_as": replace(_shape, ignores=("other",)),
+    "view_as": replace(_shape, ignores=("other",), apart=in_order_as),
+    "reshape_as": replace(_shape, ignores=("other",), apart=in_order_as),
     "_unsafe_view": _shape,
     "reshape": replace(_same_place, apart=in_order("shape")),
     "flatten": replace(_same_place, apart=in_order()),
@@ -276,7 +277,13 @@ ROWS: dict[str, Row] = {
     "roll": replace(_moved, apart=_turned),
     "expand": Row("self", pull_expanded, {"self": Elementwise()}, moved, copies="blocks", apart=expanded),
     "expand_as": Row(
-        "self", pull_expanded, {"self": Elementwise()}, ignores=("other",), frames=carried, copies="blocks"
+        "self",
+        pull_expanded,
+        {"self": Elementwise()},
+        ignores=("other",),
+        frames=carried,
+        copies="blocks",
+        apart=by_entry,
     ),
     "broadcast_to": Row("self", pull_expanded, {"self": Elementwise()}, frames=carried, copies="blocks"),
     "repeat": Row("self", pull_repeated, channels=moved, copies="blocks"),

@@ -208,6 +208,14 @@ def in_order(sizes: str = "") -> Apart:
     return rule
 
 
+def in_order_as(call: Call) -> bool:
+    """The same in the shape of another tensor, which has samples too."""
+    (made,), given = call.made, call.given()
+    if set(given) != {"self", "other"} or made.samples is None or given["other"].shape != made.shape:
+        return False
+    return given["other"].samples == made.samples and _in_order(given["self"], made)
+
+
 def _in_order(value: Value, made: Value) -> bool:
     """Whether samples are as far apart in memory before as after."""
     found = [_around(value), _around(made)]
