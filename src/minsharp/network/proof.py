@@ -6,6 +6,8 @@ known, or is known to look along the samples, leaves the question open: then `ap
 
 import operator
 from collections.abc import Mapping
+from math import prod
+from typing import Any
 
 import torch
 
@@ -36,10 +38,9 @@ def _multiple(graph: Graph, operation: Operation, multiples: Mapping[str, int]) 
         if value is None or value.samples is None or dim is None or dim % len(value.shape) != value.samples.axis:
             return None
         return value.shape[value.samples.axis]
-    if operation.target is operator.mul and len(given) == 2:
-        times = [multiples.get(number.name) if isinstance(number, Ref) else number for number in given]
-        if sum(isinstance(number, Ref) for number in given) == 1 and all(type(number) is int for number in times):
-            return int(times[0] * times[1])
+    if operation.target is operator.mul and sum(isinstance(number, Ref) for number in given) == 1:
+        times: list[Any] = [multiples.get(number.name) if isinstance(number, Ref) else number for number in given]
+        return prod(times) if all(type(number) is int for number in times) else None
     return None
 
 
