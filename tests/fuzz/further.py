@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
+from minsharp.network.apart import check_samples_apart
+from minsharp.network.proof import proved_apart
 
 from . import dense
 from .state import spread
@@ -145,6 +147,14 @@ def estimates(e: "Examiner") -> None:
         e.expect(close, "estimate", f"{name} is off by {error:.3g}, with a standard error of {allowed / 10:.3g}")
 
 
+def apart(e: "Examiner") -> None:
+    """Where the records prove that samples stay apart, running the network shows the same."""
+    if e.case.seed % 2 == 0 and proved_apart(e.net.graph):
+        inputs = list(e.net.bind(e.inputs).values())
+        e.call("samples apart", lambda: check_samples_apart(e.net, inputs))
+        e.outcome.checks += 1
+
+
 CHECKS: tuple[Callable[["Examiner"], None], ...] = (
     sums,
     some_parameters,
@@ -154,4 +164,5 @@ CHECKS: tuple[Callable[["Examiner"], None], ...] = (
     relatives,
     whole_group,
     estimates,
+    apart,
 )

@@ -25,6 +25,7 @@ from minsharp.operations.elementwise import pull_product, pull_relu, pull_sum
 from minsharp.operations.examples import EXAMPLES, Example
 from minsharp.operations.linear import pull_linear
 from minsharp.operations.pools import pull_max_pool
+from minsharp.rules.apart import all_axes, along, by_entry, in_order
 from minsharp.rules.channels import entrywise, moved, reduced
 from minsharp.rules.contraction import Contraction, Elementwise, Use
 from minsharp.rules.narrowing import Parts, each_entry
@@ -291,6 +292,19 @@ BREAKS: dict[str, tuple[str, Callable[[Row], Row]]] = {
         lambda r: replace(r, narrows=lambda values, operation, axis, size: Parts({"query": axis, "key": axis})),
     ),
     "softmax entry by entry": ("softmax", lambda r: replace(r, narrows=each_entry)),
+    "softmax along the samples": ("softmax", lambda r: replace(r, apart=by_entry)),
+    "convolutions that take samples for channels": ("conv1d", lambda r: replace(r, apart=along("input", all_axes))),
+    "norms of channels that are samples": ("batch_norm", lambda r: replace(r, apart=along("input", all_axes))),
+    "groups of channels that are samples": ("group_norm", lambda r: replace(r, apart=along("input", all_axes))),
+    "windows over samples": ("max_pool2d", lambda r: replace(r, apart=along("self", all_axes))),
+    "samples rolled": ("roll", lambda r: replace(r, apart=along("self", all_axes))),
+    "sums up to each sample": ("cumsum", lambda r: replace(r, apart=along("self", all_axes))),
+    "samples end to end": ("cat", lambda r: replace(r, apart=lambda call: True)),
+    "any shape": ("reshape", lambda r: replace(r, apart=lambda call: True)),
+    "a batch of one squeezed": ("squeeze", lambda r: replace(r, apart=in_order())),
+    "products along samples": ("matmul", lambda r: replace(r, apart=by_entry)),
+    "attention to other samples": ("scaled_dot_product_attention", lambda r: replace(r, apart=by_entry)),
+    "rows for each sample": ("expand", lambda r: replace(r, apart=by_entry)),
     "detach that lets derivatives through": ("detach", lambda r: replace(r, detaches=False)),
     "view_as with a part in it": ("view_as", lambda r: replace(r, ignores=(), formula="self + other")),
 }

@@ -8,6 +8,7 @@ one sample's shape, every output too, so that each entry that goes in and comes 
     pull          the row's pullback is autograd's
     contraction   trace and diagonal are those of dense Jacobians, one sample at a time
     parts         a part of the result is made of the parts of what goes in that the row names
+    samples       where a row says that samples go their own way, along any axis, they do
     untouched     no parameter, buffer, input, argument, cotangent or mode is changed by any of it
 
 `check` tries an operation on several examples, `check_loss` a loss on a batch; both return what is broken as text.

@@ -16,11 +16,12 @@ from .linearity import linearity_law
 from .parts import parts_law
 from .probe import Entry, UnfitError
 from .pull import pull_law
+from .samples import samples_law
 from .scale import SCOPES, freedom, scale_law
 from .trial import Trial, begin
 
-Law = Literal["scale", "linearity", "pull", "contraction", "parts", "untouched"]
-LAWS: tuple[Law, ...] = ("scale", "linearity", "pull", "contraction", "parts", "untouched")
+Law = Literal["scale", "linearity", "pull", "contraction", "parts", "samples", "untouched"]
+LAWS: tuple[Law, ...] = ("scale", "linearity", "pull", "contraction", "parts", "samples", "untouched")
 
 
 class Snapshot:
@@ -67,6 +68,7 @@ _CHECKS: dict[Law, Callable[[Trial], Iterator[str]]] = {
     "pull": pull_law,
     "contraction": contraction_law,
     "parts": parts_law,
+    "samples": samples_law,
 }
 
 

@@ -68,7 +68,7 @@ def check(
 
     >>> import torch
     >>> check("aten::relu", ["x(n,i)", "x(i,n)"], entries=["scaled"])
-    relu ('self'): 2 examples, 6 laws, all hold
+    relu ('self'): 2 examples, 7 laws, all hold
     >>> from minsharp import operation
     >>> with operation("aten::i0", "self"):  # a Bessel function, called linear
     ...     check("aten::i0", ["x(n,i)"], entries=["scaled"], laws=["linearity"])

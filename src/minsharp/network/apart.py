@@ -2,9 +2,10 @@
 
 The engine takes the samples in batches of any size, in any order. So what becomes of a sample must not change with the
 other samples, with its place among them, or with their number: not at the outputs, and at no value that depends on
-parameters. Here the same samples run in batches of 5, 3 and 2, in other places and with other neighbours each time, in
-double precision. Where the values are all alike, or whole numbers, they do not tell: there each operation is tried by
-itself (`mixing`), and what samples met in stays so through whatever treats them one by one.
+parameters. Where the records alone do not prove it (`proof`), the same samples run in batches of 5, 3 and 2, in other
+places and with other neighbours each time, in double precision. Where the values are all alike, or whole numbers, they
+do not tell: there each operation is tried by itself (`mixing`), and what samples met in stays so through whatever
+treats them one by one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -276,10 +277,12 @@ def difference(a: Tensor, b: Tensor) -> float:
         return inf
     if torch.equal(a, b) or not a.numel():
         return 0.0
-    a, b = a.double(), b.double()
-    apart = float((a - b).abs().amax())
+    if a.dtype != b.dtype or a.dtype not in (torch.float32, torch.float64):
+        a, b = a.double(), b.double()
+    apart = float((a - b).abs_().amax())
     if isfinite(apart):
         return apart
+    a, b = a.double(), b.double()
     same = (a == b) | (a.isnan() & b.isnan())
     return float((a - b).abs().masked_fill(same, 0.0).nan_to_num(nan=inf).amax())
 
@@ -287,7 +290,8 @@ def difference(a: Tensor, b: Tensor) -> float:
 def largest(tensor: Tensor) -> float:
     """The largest of the finite numbers in size."""
     if tensor.dtype.is_floating_point and tensor.numel():
-        size = float(tensor.abs().amax())
+        low, high = tensor.aminmax()
+        size = max(-float(low), float(high))
         if isfinite(size):
             return size
     finite = tensor[tensor.isfinite()].double()

@@ -17,7 +17,7 @@ from ..subject.nodes import mutates
 from ..subject.outputs import picked
 from .layout import SIZES
 from .places import where
-from .regions import inline_regions, is_region
+from .regions import graphs_of, inline_regions, is_region
 from .writes import replace_writes
 
 _SIZES_DIFFER = (
@@ -66,6 +66,8 @@ def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> E
         if not nested:
             replace_writes(program)
         if nested or any(mutates(node) for node in program.graph.nodes):
+            for module in graphs_of(program):
+                module.recompile()
             program = program.run_decompositions({})
     return program
 

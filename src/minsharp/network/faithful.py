@@ -7,6 +7,7 @@ other than torch's, and derivatives that are not those of its operations show on
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -27,6 +28,9 @@ _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2}
 _COARSE = 0.2  # half precision
 _NOISE = 1e-10  # of the largest slope: less than this is no slope
 _OTHER_WEIGHTS = (1, 2, 3, 4, 5, 6)
+_TWICE = [0, 0]
+"""The first sample for a batch: torch's derivative of batch_norm is wrong for a single image whose cotangents lie in
+memory with the channels last."""
 _SAFETY = 100  # times what the numbers move if inputs and parameters move by a rounding error
 
 
@@ -58,18 +62,17 @@ def run_alone(model: nn.Module, args: Any, kwargs: Any) -> list[Alone]:
     which they vanish do not show it.
     """
     try:
-        own, by_hand = _run_one(model, (args, kwargs), None)
-        others = [_run_one(model, (args, kwargs), seed)[0] for seed in _OTHER_WEIGHTS] if by_hand else []
+        own, by_hand = _run_one(model, (args, kwargs), None, _TWICE)
+        others = [_run_one(model, (args, kwargs), seed, _TWICE)[0] for seed in _OTHER_WEIGHTS] if by_hand else []
     except Exception:
         return []
     return [own, *others]
 
 
-def _run_one(model: nn.Module, given: Any, seed: int | None) -> tuple[Alone, bool]:
+def _run_one(model: nn.Module, given: Any, seed: int | None, rows: list[int]) -> tuple[Alone, bool]:
     """The model with its own weights, or others, and whether a derivative on the way was written by hand.
 
-    Slopes are taken with the sample twice in a batch: torch's derivative of batch_norm is wrong for a single image
-    whose cotangents lie in memory with the channels last.
+    Slopes are taken with these rows for a batch, the first sample in each.
     """
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     if seed is not None:
@@ -78,8 +81,8 @@ def _run_one(model: nn.Module, given: Any, seed: int | None) -> tuple[Alone, boo
     weights = None if seed is None else {name: p.clone() for name, p in parameters.items()}
     with _without_backward_hooks(model), torch.enable_grad():
         _track(parameters.values())
-        twice = _called(model, parameters, _rows(given, [0, 0]))
-        slopes, by_hand = _slopes(twice, parameters), _any_by_hand(twice.grad_fn)
+        outputs = _called(model, parameters, _rows(given, rows))
+        slopes, by_hand = _slopes(outputs, parameters), _any_by_hand(outputs.grad_fn)
     with torch.no_grad():
         alone = _called(model, parameters, _rows(given, [0])).detach()  # forward may switch gradients on
         return Alone(alone, slopes, weights), by_hand
@@ -144,11 +147,16 @@ def _slopes(
     used = {name: p for name, p in parameters.items() if p.requires_grad}
     if not outputs.requires_grad:
         return {name: torch.zeros_like(p) for name, p in used.items()}
-    generator = torch.Generator("cpu").manual_seed(0)
-    weights = torch.randn(outputs.shape[1:], generator=generator, dtype=torch.float64, device="cpu").to(outputs)
-    combined = (outputs[sample] * weights).sum()
+    combined = _combined(outputs, sample)
     found = torch.autograd.grad(combined, list(used.values()), retain_graph=keep, allow_unused=True)
     return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(used.items(), found, strict=True)}
+
+
+def _combined(outputs: Tensor, sample: int) -> Tensor:
+    """A fixed random combination of a sample's outputs."""
+    generator = torch.Generator("cpu").manual_seed(0)
+    weights = torch.randn(outputs.shape[1:], generator=generator, dtype=torch.float64, device="cpu").to(outputs)
+    return (outputs[sample] * weights).sum()
 
 
 def apart_now(network: Network, example: Inputs) -> float:
@@ -167,6 +175,54 @@ def apart_now(network: Network, example: Inputs) -> float:
     return difference(own, records) / (largest(own) or 1.0)
 
 
+def agrees(network: Network, inputs: Mapping[str, Tensor], args: Any, kwargs: Any) -> bool:
+    """Whether model and records do the same with the first sample by itself, for samples that are known to stay apart.
+
+    Nothing is said where they do not, or where a derivative is written by hand: then `check_faithful` has to decide.
+    """
+    try:
+        model, by_hand = _run_one(network.module, (args, kwargs), None, [0])
+    except Exception:
+        return False
+    if by_hand or not model.outputs.isfinite().all():
+        return False
+    try:
+        other = _other_slopes(network, inputs, model)
+    except RuntimeError:  # an operation that autograd has no derivative of
+        return False
+    return other is not None and not _apart(network, model, other)
+
+
+def _other_slopes(network: Network, inputs: Mapping[str, Tensor], model: Alone) -> Alone | None:
+    """What the records make of the first sample, with those slopes that are not the model's to the bit.
+
+    Each slope is compared as soon as it is there, and let go: one as large as the network has to be made only once.
+    None where outputs have another shape.
+    """
+    values = network.state() | {name: tensor[:1] for name, tensor in inputs.items()}
+    parameters = {name: values[name] for name in network.graph.parameters}
+    slopes = dict(model.slopes or {})
+    missing = set(slopes)
+
+    def compare(name: str, parameter: Tensor) -> None:
+        found, parameter.grad = parameter.grad, None
+        missing.discard(name)
+        if found is not None and name in slopes and not torch.equal(found, slopes[name]):
+            slopes[name] = found
+
+    with torch.enable_grad():
+        _track(parameters.values())
+        for name, parameter in parameters.items():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(partial(compare, name))
+        outputs: Tensor = network.graph.run(values)[network.graph.output]
+        if outputs.shape != model.outputs.shape:
+            return None
+        if outputs.requires_grad:
+            _combined(outputs, 0).backward(inputs=[p for p in parameters.values() if p.requires_grad])
+    return Alone(outputs.detach(), slopes | {name: torch.zeros_like(slopes[name]) for name in missing})
+
+
 def check_faithful(network: Network, inputs: Mapping[str, Tensor], models: list[Alone]) -> None:
     """Refuse a model whose own trials on the first sample are not those of the records."""
     records = _alone(network, inputs, watch=Watch(network.graph))
@@ -178,17 +234,28 @@ def check_faithful(network: Network, inputs: Mapping[str, Tensor], models: list[
 def _compare(network: Network, inputs: Mapping[str, Tensor], model: Alone, records: Alone) -> None:
     if model.outputs.shape != records.outputs.shape or not model.outputs.isfinite().all():
         return
+    apart = _apart(network, model, records)
+    noises = [_alone(network, inputs, seed, model.weights) for seed in (1, 2, 3)] if apart else []
+    for name, distance in apart.items():
+        own = records.get(name, records.outputs)
+        if distance > _SAFETY * max(difference(own, noise.get(name, own)) for noise in noises):
+            raise ReadError(_message(network, name, distance))
+
+
+def _apart(network: Network, model: Alone, records: Alone) -> dict[str, float]:
+    """How far the two are from each other, by name, where it is farther than rounding goes in most networks."""
     types = {v.dtype for v in network.graph.values.values() if v.dtype.is_floating_point}
     tolerance = max((_TOLERANCES.get(t, _COARSE) for t in types), default=0.0)
-    pairs = {name: (a, records.get(name, a)) for name, a in model.all() if bool(a.isfinite().all())}
+    pairs = {name: (a, records.get(name, a)) for name, a in model.all()}
+    pairs = {name: pair for name, pair in pairs.items() if not _identical(*pair) and bool(pair[0].isfinite().all())}
     apart = {name: difference(*pair) for name, pair in pairs.items()}
-    whole = max((largest(a) for name, (a, _) in pairs.items() if name), default=0.0)  # rounding leaves a part of it
-    bad = [n for n, d in apart.items() if d > max(tolerance * max(map(largest, pairs[n])), _NOISE * whole * bool(n))]
-    noises = [_alone(network, inputs, seed, model.weights) for seed in (1, 2, 3)] if bad else []
-    for name in bad:
-        own = pairs[name][1]
-        if apart[name] > _SAFETY * max(difference(own, noise.get(name, own)) for noise in noises):
-            raise ReadError(_message(network, name, apart[name]))
+    bad = {name: d for name, d in apart.items() if d > tolerance * max(map(largest, pairs[name]))}
+    whole = max((largest(a) for name, a in model.all() if name and a.isfinite().all()), default=0.0) if bad else 0.0
+    return {name: d for name, d in bad.items() if not name or d > _NOISE * whole}  # rounding leaves a part of the whole
+
+
+def _identical(a: Tensor, b: Tensor) -> bool:
+    return a is b or torch.equal(a, b)
 
 
 def _message(network: Network, name: str, apart: float) -> str:
@@ -215,7 +282,7 @@ def _alone(
     watch: Watch | None = None,
 ) -> Alone:
     """What the records make of the first sample, twice in a batch; with a seed, after a move by a rounding error."""
-    values = network.state() | {name: tensor[[0, 0]] for name, tensor in inputs.items()}
+    values = network.state() | {name: tensor[_TWICE] for name, tensor in inputs.items()}
     if weights is not None:
         values |= {name: weights[name].clone() for name in network.graph.parameters if name in weights}
     if seed is not None:

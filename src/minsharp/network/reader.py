@@ -19,8 +19,9 @@ from ..subject.modes import LOCK, eval_mode, plain_mode, quiet_export, random_st
 from ..subject.outputs import Pick, adapted
 from .apart import FEW, check_samples_apart
 from .export import export
-from .faithful import Alone, check_faithful, run_alone
+from .faithful import Alone, agrees, check_faithful, run_alone
 from .network import Network
+from .proof import proved_apart
 from .writer import Writer
 
 _OTHER_TYPE = r"same dtype|should be the same|scalar type"
@@ -54,10 +55,10 @@ def read(
     outside = sys.exception()
     with plain_mode():
         try:
-            network, few, alone = _exported(module, example)
-            inputs = dict(zip((v.name for v in network.graph.inputs), few, strict=True))
-            check_samples_apart(network, few)
-            check_faithful(network, inputs, alone)
+            network, few, trials = _exported(module, example)
+            if trials is not None:
+                check_samples_apart(network, few)
+                check_faithful(network, _by_name(network, few), trials)
         except MinsharpError:
             raise
         except (Exception, SystemExit) as error:
@@ -68,19 +69,28 @@ def read(
     return network if class_axis is None else replace(network, class_axis=class_axis)
 
 
-def _exported(model: nn.Module, example: Inputs) -> tuple[Network, list[Tensor], list[Alone]]:
-    """The network, a few samples of each input, and what the model makes of the first; no other thread reads then."""
+def _exported(model: nn.Module, example: Inputs) -> tuple[Network, list[Tensor], list[Alone] | None]:
+    """The network, a few samples of each input, and what the model makes of the first, if there is more to check.
+
+    No other thread reads then. There is no more to check where samples are proved to stay apart, and the records do
+    with the first what the model does.
+    """
     with LOCK:
         given, device = _given(model, example)
+        few = pytree.tree_leaves(given)
         args, kwargs = pytree.tree_map_only(Tensor, _two_samples, given)
         with eval_mode(model), random_state_kept(device):
             program = export(model, args, kwargs)
+            writer = Writer(model, program)
+            network = Network(model, writer.graph(), program.call_spec.in_spec, writer.ties)
             with quiet_export():
-                alone = run_alone(model, args, kwargs)
-        writer = Writer(model, program)
-        graph = writer.graph()
-        network = Network(model, graph, program.call_spec.in_spec, writer.ties)
-    return network, pytree.tree_leaves(given), alone
+                if proved_apart(network.graph) and agrees(network, _by_name(network, few), args, kwargs):
+                    return network, few, None
+                return network, few, run_alone(model, args, kwargs)
+
+
+def _by_name(network: Network, inputs: list[Tensor]) -> dict[str, Tensor]:
+    return dict(zip((value.name for value in network.graph.inputs), inputs, strict=True))
 
 
 def _given(model: nn.Module, example: Inputs) -> tuple[Any, torch.device]:

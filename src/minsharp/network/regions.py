@@ -35,7 +35,7 @@ def inline_regions(program: ExportedProgram) -> None:
     """Leave no region that switches gradients in a program; those of autocast stay, with what is inside them flat."""
     quiet: set[Node] = set()
     _inline(program.graph_module, quiet)
-    modules = [m for m in program.graph_module.modules() if isinstance(m, GraphModule)]
+    modules = graphs_of(program)
     for module in modules:
         _find_users(module)
     if quiet or any(mutates(node) for module in modules for node in module.graph.nodes):
@@ -43,9 +43,12 @@ def inline_regions(program: ExportedProgram) -> None:
         gradients.walk(program.graph_module)
         for module in modules:
             gradients.detach_what_enters(module)
-    for module in modules:
-        module.recompile()
     _rename_outputs(program)
+
+
+def graphs_of(program: ExportedProgram) -> list[GraphModule]:
+    """The graph of a program, and those of its regions."""
+    return [module for module in program.graph_module.modules() if isinstance(module, GraphModule)]
 
 
 def _find_users(module: GraphModule) -> None:

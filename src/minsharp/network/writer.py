@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,12 @@ class Writer:
         self.operations: list[Operation] = []
         self.constants: dict[str, Tensor] = {}
         self.dependent: set[str] = set()  # values that depend on parameters
+        signature = program.graph_signature
+        self.held: dict[str, tuple[Literal["parameter", "buffer"], str]] = {
+            **{node: ("parameter", name) for node, name in signature.inputs_to_parameters.items()},
+            **{node: ("buffer", name) for node, name in signature.inputs_to_buffers.items()},
+        }
+        self.lifted = signature.inputs_to_lifted_tensor_constants
         bounds = program.range_constraints.items()
         self.sizes = {symbol: int(b.lower) for symbol, b in bounds if b.lower == b.upper}  # no other is possible
         held = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
@@ -82,16 +88,13 @@ class Writer:
         return end
 
     def _placeholder(self, node: Node, live: bool) -> None:
-        signature = self.program.graph_signature
-        if node.name in signature.inputs_to_parameters:
-            self._held(node, "parameter", self.canonical[own_name(signature.inputs_to_parameters[node.name])], live)
-        elif node.name in signature.inputs_to_buffers:
-            self._held(node, "buffer", self.canonical[own_name(signature.inputs_to_buffers[node.name])], live)
-        elif node.name in signature.inputs_to_lifted_tensor_constants:
-            target = signature.inputs_to_lifted_tensor_constants[node.name]
+        if node.name in self.held:
+            kind, name = self.held[node.name]
+            self._held(node, kind, self.canonical[own_name(name)], live)
+        elif node.name in self.lifted:
             self._held(node, "constant", "%" + node.name, live)
             if live:
-                self.constants["%" + node.name] = self.program.constants[target].detach()
+                self.constants["%" + node.name] = self.program.constants[self.lifted[node.name]].detach()
         else:
             self._input(node)
 

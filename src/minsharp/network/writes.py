@@ -11,7 +11,12 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from ..operations import TABLE
+from ..rules.apart import by_entry
 from ..subject.nodes import mutates
+
+_SIZE = 101
+"""Stands for a size that is free; for the next one the next number."""
 
 
 def replace_writes(program: ExportedProgram) -> None:
@@ -87,8 +92,43 @@ def _returning(node: Node) -> Any:
 
 def _is_alike(target: Any, node: Node) -> bool:
     """Whether another operation makes a tensor of the type and shape of what is written, tried without values."""
-    expected: Any = node.meta["val"]
-    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda given: given.meta.get("val"))
-    with expected.fake_mode, torch.no_grad():
-        made = target(*args, **kwargs)
+    if _is_entry_by_entry(target, node):
+        return True
+    sizes: dict[Any, int] = {}
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda given: _settled(given.meta.get("val"), sizes))
+    expected = _settled(node.meta["val"], sizes)
+    try:
+        with torch.no_grad():
+            made = target(*args, **kwargs)
+    except (RuntimeError, TypeError, ValueError, IndexError):  # sizes that it takes for different are the same
+        return False
     return isinstance(made, Tensor) and made.dtype == expected.dtype and made.shape == expected.shape
+
+
+def _is_entry_by_entry(target: Any, node: Node) -> bool:
+    """Whether it is known to make one number of each of tensors of one type and shape."""
+    known = TABLE.get(target._opname)
+    made: list[Any] = [other.meta.get("val") for other in node.all_input_nodes]
+    given = [tensor for tensor in made if isinstance(tensor, Tensor)]
+    if known is None or known.apart is not by_entry or known.compares or len(given) < len(made):
+        return False
+    kinds = {(t.dtype, tuple(map(_expression, t.shape))) for t in given}
+    return len(kinds) == 1 and given[0].dtype.is_floating_point
+
+
+def _expression(size: Any) -> Any:
+    return size if isinstance(size, int) else size.node.expr
+
+
+def _settled(value: Any, sizes: dict[Any, int]) -> Any:
+    """A tensor without values, or a number, at sizes of their own for what is not a number yet; nothing is traced."""
+    if isinstance(value, Tensor):
+        shape = [_settled(size, sizes) for size in value.shape]
+        return torch.empty(shape, dtype=value.dtype, device="meta")
+    if isinstance(value, tuple | list):
+        return [_settled(item, sizes) for item in value]
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        expression: Any = value.node.expr
+        known = {symbol: sizes.setdefault(symbol, _SIZE + len(sizes)) for symbol in expression.free_symbols}
+        return known[expression] if expression in known else value.node.pytype(expression.subs(known))
+    return value

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..graph.records import Operation
+from ..rules.apart import attended
 from ..rules.channels import UnfitError, Walk
 from ..rules.frames import FrameWalk, Labels
 from ..rules.narrowing import of_queries
@@ -116,5 +117,6 @@ ROWS: dict[str, Row] = {
         channels=attention_scales,
         frames=attention_frames,
         narrows=of_queries,
+        apart=attended,
     ),
 }

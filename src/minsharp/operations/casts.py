@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ..graph.records import Operation
+from ..rules.apart import by_entry
 from ..rules.channels import entrywise, zeros
 from ..rules.frames import passed
 from ..rules.pullback import Pull, unbroadcast
@@ -26,7 +27,7 @@ def pull_fill(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[
     return made, lambda G: {"value": unbroadcast(G, value.shape)} if passes else {}
 
 
-_entry = Row("self", pull_cast, channels=entrywise, frames=passed)
+_entry = Row("self", pull_cast, channels=entrywise, frames=passed, apart=by_entry)
 
 _zeros = Row("0", channels=zeros, ignores=("self",))
 

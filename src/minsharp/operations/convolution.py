@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..graph.records import Graph, Operation
+from ..rules.apart import along, in_front_as
 from ..rules.channels import UnfitError, Walk
 from ..rules.contraction import Elementwise, Outer, Use, square_sum
 from ..rules.frames import FrameWalk, Labels
@@ -241,9 +242,18 @@ _CONVOLUTION = {"weight": Convolution(), "bias": ConvolutionBias()}
 
 _TRANSPOSED = {"weight": TransposedConvolution(), "bias": ConvolutionBias()}
 
-_conv = Row("input*weight + bias", pull_convolution, _CONVOLUTION, convolution_scales, frames=convolution_frames)
+_apart = along("input", in_front_as("weight"))
 
-_conv_transpose = Row("input*weight + bias", pull_convolution, _TRANSPOSED, convolution_scales)
+_conv = Row(
+    "input*weight + bias",
+    pull_convolution,
+    _CONVOLUTION,
+    convolution_scales,
+    frames=convolution_frames,
+    apart=_apart,
+)
+
+_conv_transpose = Row("input*weight + bias", pull_convolution, _TRANSPOSED, convolution_scales, apart=_apart)
 
 ROWS: dict[str, Row] = {
     "conv1d": _conv,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..graph.records import Operation
+from ..rules.apart import along, by_entry, in_front, other_than
 from ..rules.channels import Walk, entrywise
 from ..rules.contraction import Elementwise, Use
 from ..rules.frames import added_frames, multiplied, passed
@@ -216,17 +217,18 @@ _EACH_ENTRY: dict[str, Row] = {
     "round": Row("step(self)"),
 }
 
-_softmax = Row("f(self)", pull_softmax, narrows=other_than_dim)
+_softmax = Row("f(self)", pull_softmax, narrows=other_than_dim, apart=along("self", other_than("dim")))
 
-_log_softmax = Row("f(self)", pull_log_softmax, narrows=other_than_dim)
+_log_softmax = replace(_softmax, pull=pull_log_softmax)
 
 ROWS: dict[str, Row] = {
-    **{name: replace(row, narrows=each_entry) for name, row in _EACH_ENTRY.items()},
+    **{name: replace(row, narrows=each_entry, apart=by_entry) for name, row in _EACH_ENTRY.items()},
     "prelu": Row(
         "self + self*weight",
         pull_prelu,
         contract={"weight": Elementwise(lambda use: use.per_sample("self").clamp_max(0), channel=True)},
         channels=prelu_scales,
+        apart=along("self", in_front),
     ),
     "softmax": _softmax,
     "_softmax": _softmax,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..graph.records import Operation
+from ..rules.apart import all_axes, along
 from ..rules.channels import Walk
 from ..rules.contraction import Contraction, Use, widest
 from ..rules.row import Row
@@ -97,5 +98,7 @@ def bags(
 
 ROWS: dict[str, Row] = {
     "embedding_bag": Row("weight*per_sample_weights", statistics=True, twice=bags),
-    "embedding": Row("weight", contract={"weight": Embedding()}, channels=embedding_scales),
+    "embedding": Row(
+        "weight", contract={"weight": Embedding()}, channels=embedding_scales, apart=along("indices", all_axes)
+    ),
 }

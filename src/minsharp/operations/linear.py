@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..graph.records import Graph, Operation
+from ..rules.apart import by_entry, by_parts, multiplied
 from ..rules.channels import Rule, UnfitError, Walk
 from ..rules.contraction import IN_ROWS, Elementwise, Outer, Use
 from ..rules.frames import FrameWalk, Labels, along
@@ -226,6 +227,7 @@ ROWS: dict[str, Row] = {
         matrix_scales("weight", "input", "bias"),
         frames=linear_frames,
         narrows=before_last("input"),
+        apart=by_parts(before_last("input")),
     ),
     "matmul": Row(
         "self*other",
@@ -234,6 +236,7 @@ ROWS: dict[str, Row] = {
         matmul_scales,
         frames=matmul_frames,
         narrows=of_rows("self"),
+        apart=multiplied("self", "other"),
     ),
     "mm": Row(
         "self*mat2",
@@ -251,8 +254,15 @@ ROWS: dict[str, Row] = {
     "bilinear": Row("input1*input2*weight + bias"),
     "tensordot": Row("self*other"),
     "mv": Row("self*vec"),
-    "addcmul": Row("self + tensor1*tensor2"),
-    "bmm": Row("self*mat2", pull_matmul, factors("self", "mat2"), frames=matmul_frames, narrows=of_rows("self")),
+    "addcmul": Row("self + tensor1*tensor2", apart=by_entry),
+    "bmm": Row(
+        "self*mat2",
+        pull_matmul,
+        factors("self", "mat2"),
+        frames=matmul_frames,
+        narrows=of_rows("self"),
+        apart=multiplied("self", "mat2"),
+    ),
     "addmm": Row(
         "self + mat1*mat2",
         pull_matmul,

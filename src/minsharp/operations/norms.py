@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..graph.records import Operation
+from ..rules.apart import Call, along, by_parts, in_front
 from ..rules.channels import Rule, Walk
 from ..rules.contraction import Elementwise, Use
 from ..rules.narrowing import before_normalized
@@ -167,11 +168,18 @@ _CHANNEL_NORM = {"weight": Elementwise(normalized, channel=True), "bias": _CHANN
 
 _LAST_NORM = {"weight": Elementwise(normalized), "bias": Elementwise()}
 
+
+def _with_statistics(call: Call) -> bool:
+    """BatchNorm that has seen its mean and variance before."""
+    return {"running_mean", "running_var"} <= set(call.given()) and along("input", in_front)(call)
+
+
 _batch_norm = Row(
     "input*weight + 1*weight + bias",
     pull_batch_norm,
     _CHANNEL_NORM,
     norm_scales(True),
+    apart=_with_statistics,
     unless="training",
     otherwise=Row("f(input)*weight + bias", contract=_CHANNEL_NORM, channels=norm_scales(True)),
 )
@@ -180,7 +188,12 @@ ROWS: dict[str, Row] = {
     "batch_norm": _batch_norm,
     "_native_batch_norm_legit_no_training": replace(_batch_norm, statistics=True),
     "layer_norm": Row(
-        "f(input)*weight + bias", pull_layer_norm, _LAST_NORM, norm_scales(False), narrows=before_normalized
+        "f(input)*weight + bias",
+        pull_layer_norm,
+        _LAST_NORM,
+        norm_scales(False),
+        narrows=before_normalized,
+        apart=by_parts(before_normalized),
     ),
     "native_layer_norm": Row(
         "f(input)*weight + bias", pull_layer_norm, _LAST_NORM, norm_scales(False), statistics=True
@@ -191,8 +204,15 @@ ROWS: dict[str, Row] = {
         {"weight": Elementwise(normalized)},
         norm_scales(False),
         narrows=before_normalized,
+        apart=by_parts(before_normalized),
     ),
-    "group_norm": Row("f(input)*weight + bias", pull_group_norm, _CHANNEL_NORM, norm_scales(True)),
+    "group_norm": Row(
+        "f(input)*weight + bias",
+        pull_group_norm,
+        _CHANNEL_NORM,
+        norm_scales(True),
+        apart=along("input", in_front),
+    ),
     "instance_norm": Row("f(input)*weight + bias", pull_instance_norm, _CHANNEL_NORM, norm_scales(True)),
     "_weight_norm": Row("f(v)*g"),
 }

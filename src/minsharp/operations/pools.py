@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..graph.records import Operation
+from ..rules.apart import along, before_windows
 from ..rules.channels import UnfitError, Walk, along_last
 from ..rules.frames import pooled_frames
 from ..rules.pullback import Cotangents, Pull, by_autograd, stacked
@@ -61,17 +62,23 @@ def window_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]
     return along_last(walk, operation, int(dimensions[1]))
 
 
-_window = Row("self", channels=window_scales)
+_apart = along("self", before_windows)
+
+_window = Row("self", channels=window_scales, apart=_apart)
 
 
 def _average(axes: int) -> Row:
     """Averages over windows of the last axes."""
-    return Row("self", channels=window_scales, frames=pooled_frames(axes))
+    return Row("self", channels=window_scales, frames=pooled_frames(axes), apart=_apart)
 
 
-_max_pool = Row("self", pull_max_pool, channels=window_scales)
+_max_pool = Row("self", pull_max_pool, channels=window_scales, apart=_apart)
 
-_resize = Row("self + input", channels=window_scales)
+_resize = Row(
+    "self + input",
+    channels=window_scales,
+    apart=lambda call: _apart(call) or along("input", before_windows)(call),
+)
 
 ROWS: dict[str, Row] = {
     "max_pool1d": _max_pool,

@@ -1,11 +1,13 @@
 """Entries that come together along axes: sums, means, maxima, sorting."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from ..graph.records import Operation
+from ..rules.apart import along, left
 from ..rules.channels import Walk, entrywise, reduced
 from ..rules.frames import reduced_frames
 from ..rules.pullback import Cotangents, Pull, by_autograd
@@ -47,15 +49,17 @@ def maxima_scales(walk: Walk, operation: Operation) -> Tensor | Sequence[Tensor]
 
 _along = Row("self", channels=reduced)
 
+_apart = along("self", left)
+
 ROWS: dict[str, Row] = {
-    "sum": Row("self", pull_mean, channels=reduced, frames=reduced_frames),
-    "mean": Row("self", pull_mean, channels=reduced, frames=reduced_frames),
+    "sum": Row("self", pull_mean, channels=reduced, frames=reduced_frames, apart=_apart),
+    "mean": Row("self", pull_mean, channels=reduced, frames=reduced_frames, apart=_apart),
     "cumsum": Row("self", pull_cumulative, channels=reduced),
     "median": Row("self"),
     "max": Row("self + other", channels=maxima_scales),
     "min": Row("self + other", channels=maxima_scales),
-    "amax": _along,
-    "amin": _along,
+    "amax": replace(_along, apart=_apart),
+    "amin": replace(_along, apart=_apart),
     "topk": _along,
     "sort": _along,
     "argmax": Row("step(self)"),

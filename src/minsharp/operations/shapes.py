@@ -10,6 +10,21 @@ from torch import Tensor
 
 from ..graph.forms import ANY
 from ..graph.records import Operation, Value
+from ..rules.apart import (
+    along,
+    before_padded,
+    beside_part,
+    by_entry,
+    by_parts,
+    expanded,
+    in_order,
+    in_order_as,
+    joined,
+    left,
+    other_than,
+    squeezed,
+    unflattened,
+)
 from ..rules.channels import UnfitError, Walk, along_last, called, entrywise, moved
 from ..rules.contraction import Elementwise
 from ..rules.frames import carried, picked
@@ -200,9 +215,13 @@ _shape = Row("self", pull_reshaped, channels=moved, rearranges=True, in_order=Tr
 
 _same_place = replace(_shape, narrows=same_place)
 
-_axes = Row("self", pull_permuted, channels=moved, rearranges=True, narrows=permuted_parts)
+_axes = Row(
+    "self", pull_permuted, channels=moved, rearranges=True, narrows=permuted_parts, apart=by_parts(permuted_parts)
+)
 
-_dropout = Row("input", pull_reshaped, channels=entrywise, rearranges=True, narrows=same_place)
+_as_it_is = replace(_same_place, apart=by_entry)
+
+_dropout = Row("input", pull_reshaped, channels=entrywise, rearranges=True, narrows=same_place, apart=by_entry)
 
 _homogeneous = Row("self")
 
@@ -210,26 +229,32 @@ _moved = Row("self", channels=moved)
 
 _taken = Row("self", pull_taken, channels=moved)
 
-_one_taken = replace(_taken, narrows=taken_beside)
+_one_taken = replace(_taken, narrows=taken_beside, apart=along("self", beside_part))
 
-_cat = Row("sum(tensors)", pull_concatenated, channels=moved, joins=True)
+_several_taken = replace(_taken, apart=along("self", other_than("dim")))
+
+_padded = Row("self + value", pull_padded, channels=padded_scales, apart=along("self", before_padded))
+
+_turned = along("self", other_than("dims"))
+
+_cat = Row("sum(tensors)", pull_concatenated, channels=moved, joins=True, apart=joined(new=False))
 
 ROWS: dict[str, Row] = {
     "pixel_shuffle": _moved,
     "pixel_unshuffle": _moved,
     "view": replace(_shape, unless="dtype"),  # other numbers in the same bits
-    "view_as": replace(_shape, ignores=("other",)),
-    "reshape_as": replace(_shape, ignores=("other",)),
+    "view_as": replace(_shape, ignores=("other",), apart=in_order_as),
+    "reshape_as": replace(_shape, ignores=("other",), apart=in_order_as),
     "_unsafe_view": _shape,
-    "reshape": _same_place,
-    "flatten": _same_place,
-    "unflatten": _same_place,
-    "squeeze": _shape,
-    "unsqueeze": _same_place,
-    "contiguous": _same_place,
-    "clone": _same_place,
+    "reshape": replace(_same_place, apart=in_order("shape")),
+    "flatten": replace(_same_place, apart=in_order()),
+    "unflatten": replace(_same_place, apart=unflattened),
+    "squeeze": replace(_shape, apart=squeezed),
+    "unsqueeze": replace(_same_place, apart=in_order()),
+    "contiguous": _as_it_is,
+    "clone": _as_it_is,
     "alias": _shape,
-    "detach": replace(_shape, detaches=True),
+    "detach": replace(_shape, detaches=True, apart=by_entry),
     "dropout": _dropout,
     "feature_dropout": _dropout,
     "alpha_dropout": _dropout,
@@ -242,17 +267,23 @@ ROWS: dict[str, Row] = {
     "swapaxes": _axes,
     "swapdims": _axes,
     "moveaxis": _axes,
-    "select": _one_taken,
+    "select": replace(_one_taken, apart=along("self", left)),
     "slice": _one_taken,
     "narrow": _one_taken,
     "index": Row("self", pull_index, frames=picked),
     "index_select": Row("self", pull_index_select, frames=picked),
     "gather": Row("self", pull_gathered),
-    "flip": Row("self", pull_flipped, channels=moved),
-    "roll": _moved,
-    "expand": Row("self", pull_expanded, {"self": Elementwise()}, moved, copies="blocks"),
+    "flip": Row("self", pull_flipped, channels=moved, apart=_turned),
+    "roll": replace(_moved, apart=_turned),
+    "expand": Row("self", pull_expanded, {"self": Elementwise()}, moved, copies="blocks", apart=expanded),
     "expand_as": Row(
-        "self", pull_expanded, {"self": Elementwise()}, ignores=("other",), frames=carried, copies="blocks"
+        "self",
+        pull_expanded,
+        {"self": Elementwise()},
+        ignores=("other",),
+        frames=carried,
+        copies="blocks",
+        apart=by_entry,
     ),
     "broadcast_to": Row("self", pull_expanded, {"self": Elementwise()}, frames=carried, copies="blocks"),
     "repeat": Row("self", pull_repeated, channels=moved, copies="blocks"),
@@ -268,21 +299,21 @@ ROWS: dict[str, Row] = {
     "copy": Row("src", pull_copied, {"src": Elementwise()}, entrywise, ignores=("self",), target=written_over),
     "col2im": _homogeneous,
     "repeat_interleave": replace(_homogeneous, frames=carried, copies="entries"),
-    "chunk": _taken,
-    "split": _taken,
-    "tensor_split": _taken,
-    "split_with_sizes": _taken,
-    "unbind": _taken,
+    "chunk": _several_taken,
+    "split": _several_taken,
+    "tensor_split": _several_taken,
+    "split_with_sizes": _several_taken,
+    "unbind": replace(_taken, apart=along("self", left)),
     "unfold": _moved,
     "im2col": _homogeneous,
     "tril": Row("self", pull_triangle, channels=entrywise),
     "triu": Row("self", pull_triangle, channels=entrywise),
-    "constant_pad_nd": Row("self + value", pull_padded, channels=padded_scales),
-    "pad": Row("self + value", pull_padded, channels=padded_scales),
+    "constant_pad_nd": _padded,
+    "pad": _padded,
     "cat": _cat,
     "concat": _cat,
     "concatenate": _cat,
     "hstack": Row("sum(tensors)", channels=moved, joins=True),
     "vstack": Row("sum(tensors)", channels=moved, joins=True),
-    "stack": Row("sum(tensors)", pull_stacked, channels=moved),
+    "stack": Row("sum(tensors)", pull_stacked, channels=moved, apart=joined(new=True)),
 }

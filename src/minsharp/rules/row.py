@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from ..graph.formula import Formula, parse
 from ..graph.records import Operation
+from .apart import Apart
 from .channels import Rule
 from .contraction import Contraction
 from .frames import FrameRule
@@ -46,6 +47,8 @@ class Row:
     """How frames pass; what only moves entries needs no rule."""
     narrows: Narrowing | None = None
     """How a part of the result along one axis is made of parts of what goes in."""
+    apart: Apart | None = None
+    """Whether a call treats samples one by one, from its record; without it, that is tried."""
     compares: bool = False
     """The result tells only which argument is larger: it stays if both are scaled alike."""
 
