@@ -85,11 +85,13 @@ def plan(
     """The least cost at which the variance is expected to stay below so many units; energies are (n, *entries).
 
     ``samples`` is how many samples the variance will be told from in all, if there are more than these, and
-    ``freedom`` the degrees of freedom of all; more than `FREEDOM` samples have enough of them with a draw each.
+    ``freedom`` the degrees of freedom of all; more than `FREEDOM` samples have enough of them with a draw each, but for
+    those that have most of the variance.
     """
     flat = energies.flatten(1)
     told = max(samples, len(flat))
-    wanted = freedom * len(flat) / told if told <= FREEDOM else 0.0
+    many = told > FREEDOM
+    wanted = (FREEDOM / 2 if many else freedom) * len(flat) / told
     options = _options(rank, flat.shape[1], 1 + ceil(freedom / told))
     mixed = _mixed(flat, sorted({tops for tops, _ in options}))
     squares = [mixed[tops] ** 2 / mixes if mixes else torch.zeros_like(mixed[0]) for tops, mixes in options]
@@ -99,13 +101,14 @@ def plan(
     mixing = torch.ones(len(flat), dtype=torch.bool)  # not yet taken whole
     asked = wanted
     for _ in range(_ROUNDS):
-        enough = draws >= _least(mixed[0] * mixing, asked).unsqueeze(1)
+        least = 1 + _shared(mixed[0] * mixing, asked)
+        enough = draws >= (least.floor() if many else least.ceil()).unsqueeze(1)
         costs = price.where((draws == 0) | (enough & mixing.unsqueeze(1)), torch.inf)  # (n, options)
         cheapest = _cheapest(expected, costs, units)
         chosen = _joined(_even(expected, price, cheapest, _EVEN * len(flat) / told), options, price)
         parts = expected.gather(1, chosen.unsqueeze(1)).squeeze(1)
         found, left = _freedom(parts, draws[chosen]), draws[chosen] > 0
-        if found >= wanted:
+        if many or found >= wanted:
             break
         asked *= wanted / found if bool((left == mixing).all()) else 1  # uneven parts need more in all
         mixing = left  # what these leave is told by the others alone
@@ -113,18 +116,17 @@ def plan(
     for i in chosen.unique().tolist():
         members = (chosen == i).nonzero().flatten()
         groups += _audited(members, mixed[0], options[i], generator)
-    return Plan(tuple(groups), float(parts.sum()), float(price[chosen].sum()), found if wanted else inf)
+    return Plan(tuple(groups), float(parts.sum()), float(price[chosen].sum()), inf if many else found)
 
 
-def _least(energy: Tensor, freedom: float) -> Tensor:
-    """So many draws of each sample that its part of the variance is told by its part of the freedom: (n,).
+def _shared(energy: Tensor, freedom: float) -> Tensor:
+    """So much of the freedom for each sample as is its part of the variance: (n,).
 
-    No fewer of any than if all had the same part: the parts are only what is expected.
+    No less for any than if all had the same part: the parts are only what is expected.
     """
     squares = energy.square()
     parts = squares / squares.sum().clamp_min(1e-300)
-    wanted = freedom * parts.clamp_min(1 / max(int(squares.count_nonzero()), 1))
-    return 1 + wanted.ceil()
+    return freedom * parts.clamp_min(1 / max(int(squares.count_nonzero()), 1))
 
 
 def _freedom(parts: Tensor, draws: Tensor) -> float:
