@@ -101,6 +101,9 @@ def test_token_numbers_that_an_embedding_does_not_have() -> None:
     model = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 2))
     with pytest.raises(ms.InputError, match=r"fewer rows than it is asked for\. The largest number .* is 6$"):
         ms.read(model, torch.tensor([[1, 2], [6, 0]]))
+    net = ms.read(model, torch.tensor([[1, 2], [3, 0]]))
+    with pytest.raises(ms.InputError, match=r"does not run on these inputs: an embedding .* is 6$"):
+        ms.hessian_trace(net, torch.tensor([[1, 2], [6, 0]]), class_axis=-1)
 
 
 @pytest.mark.parametrize("function", [ms.read, ms.symmetries])

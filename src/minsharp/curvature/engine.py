@@ -29,6 +29,7 @@ from ..results.sums import CurvatureSum
 from ..rules.contraction import Use, squares_of_rows
 from ..rules.pullback import HALVES, Pull, wide, widened
 from ..subject.batches import Batch, chunks
+from ..subject.inputs import missing_rows
 from .head import LastLayer, find_head
 from .quantities import Leaf, Place, Quantity
 from .schedule import Step, fast_schedule
@@ -178,7 +179,12 @@ class Engine:
         inputs = self.network.bind(chunk.inputs)
         if n == 1:
             inputs = {name: torch.cat([tensor, tensor]) for name, tensor in inputs.items()}
-        forward = self._forward(inputs, max(n, 2), self._rows(inputs))
+        try:
+            forward = self._forward(inputs, max(n, 2), self._rows(inputs))
+        except IndexError as error:
+            if rows := missing_rows(error, inputs.values()):
+                raise InputError(f"the network does not run on these inputs{rows}") from error
+            raise
         outputs = wide(forward.outputs[:n])
         if not is_finite(outputs):
             raise first_non_finite(self.network, inputs)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..errors import InputError, MinsharpError, ReadError, words_of
-from ..subject.inputs import Inputs, call_form, describe
+from ..subject.inputs import Inputs, call_form, describe, missing_rows
 from ..subject.model import unwrapped
 from ..subject.modes import LOCK, eval_mode, plain_mode, quiet_export, random_state_kept
 from ..subject.outputs import Pick, adapted
@@ -56,7 +56,9 @@ def read(
     with plain_mode():
         try:
             network, few, trials = _exported(module, example)
-            if trials is not None:
+            if trials is None:
+                _try_numbers(network, few)
+            else:
                 check_samples_apart(network, few)
                 check_faithful(network, _by_name(network, few), trials)
         except MinsharpError:
@@ -87,6 +89,13 @@ def _exported(model: nn.Module, example: Inputs) -> tuple[Network, list[Tensor],
                 if proved_apart(network.graph) and agrees(network, _by_name(network, few), args, kwargs):
                     return network, few, None
                 return network, few, run_alone(model, args, kwargs)
+
+
+def _try_numbers(network: Network, few: list[Tensor]) -> None:
+    """Whole numbers choose rows, which there may not be for other samples than the first."""
+    if not all(tensor.dtype.is_floating_point for tensor in few):
+        with torch.no_grad():
+            network.graph.run(network.state() | _by_name(network, few))
 
 
 def _by_name(network: Network, inputs: list[Tensor]) -> dict[str, Tensor]:
@@ -172,10 +181,8 @@ def _refuse_inputs(model: nn.Module, example: Inputs) -> None:
 def _hint(model: nn.Module, example: Inputs, given: list[Tensor], error: BaseException) -> str:
     """What may be wrong with the inputs of a model that does not run on them."""
     kinds = {p.dtype for p in model.parameters() if p.dtype.is_floating_point}
-    if isinstance(error, IndexError) and "index out of range" in words_of(error):
-        whole = [t for t in given if t.numel() and not t.dtype.is_floating_point]
-        largest = f" The largest number in the inputs is {max(int(t.max()) for t in whole)}" if whole else ""
-        return f": an embedding has fewer rows than it is asked for.{largest}"
+    if rows := missing_rows(error, given):
+        return rows
     if isinstance(error, TypeError) and "missing" in words_of(error):
         return ". Several inputs go in a tuple, in data beside the targets or None: ((a, b), targets), ((a, b), None)"
     if isinstance(error, TypeError) and "were given" in words_of(error) and isinstance(example, tuple):

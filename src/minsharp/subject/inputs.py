@@ -30,6 +30,15 @@ def tensors_of(inputs: Any) -> list[Any]:
     return [inputs] if isinstance(inputs, Tensor) else pytree.tree_leaves(inputs)
 
 
+def missing_rows(error: BaseException, given: Iterable[Tensor]) -> str:
+    """What an IndexError of a model on some tensors says of them: the largest number; nothing of other errors."""
+    if not isinstance(error, IndexError) or "index out of range" not in str(error):
+        return ""
+    largest = max((int(t.max()) for t in given if t.numel() and not t.dtype.is_floating_point), default=None)
+    told = "" if largest is None else f" The largest number in the inputs is {largest}"
+    return f": an embedding has fewer rows than it is asked for.{told}"
+
+
 def call_form(model: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Inputs as forward takes them: a dict by keyword where its keys are forward's arguments.
 
