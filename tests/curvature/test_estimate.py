@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import minsharp as ms
-from minsharp.curvature.plan import plan
+from minsharp.curvature.plan import FREEDOM, plan
 from tests.support.language import language, tokens
 from tests.support.zoo import ZOO, Entry, network
 
@@ -244,9 +244,10 @@ def test_no_few_samples_have_the_variance_among_them() -> None:
 
 def test_what_is_spent_on_even_shares_is_bounded() -> None:
     energies = torch.logspace(0, -100, 400, dtype=D).unsqueeze(1).expand(400, 10)  # each above the sum of the rest
-    for rank, most in ((9, 9), (99, 0)):
+    for rank in (9, 99):
         made = plan(energies, rank, 1e6, generator())
-        assert sum(len(group.samples) for group in made.groups if not group.mixes) == most
+        assert any(not group.mixes for group in made.groups)
+        assert len(energies) < made.cost <= 1.25 * len(energies) + FREEDOM
 
 
 def test_the_hessian_of_a_smooth_network_with_an_error_bar() -> None:
