@@ -1,7 +1,8 @@
 """Whether the records do what the model itself does: outputs and derivatives for one sample, in its own precision.
 
-torch.export sees forward once, with two samples. What forward does for a single one, what it draws from generators
-other than torch's, and derivatives that are not those of its operations show only when it runs.
+torch.export sees forward once, with two samples. What forward does for a single one, and beside others where nobody
+exports it, what it draws from generators other than torch's, and derivatives that are not those of its operations show
+only when it runs.
 """
 
 from collections.abc import Iterator, Mapping
