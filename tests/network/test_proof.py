@@ -96,6 +96,50 @@ def test_outputs_are_compared_where_it_is_proved() -> None:
         read(lambda m, x: plain(m, x) if x.shape[0] > 1 else plain(m, x) + 1)
 
 
+def _hooked(made: Tensor, hook: Callable[[Tensor], Tensor]) -> Tensor:
+    if made.requires_grad:
+        made.register_hook(hook)
+    return made
+
+
+def _hooked_behind(made: Tensor) -> Tensor:
+    if made.grad_fn is not None:
+        made.grad_fn.register_prehook(lambda gs: (gs[0] / len(gs[0]),))
+    return made
+
+
+def _exporting() -> bool:
+    return torch.compiler.is_exporting() or torch.compiler.is_compiling()
+
+
+BY_NUMBER: dict[str, Callable[[Any, Tensor], Any]] = {
+    "a hook": lambda m, x: m.head(_hooked(m.a(x).relu(), lambda g: g / len(g))),
+    "a hook on a node": lambda m, x: m.head(_hooked_behind(m.a(x).relu())),
+    "times the number": lambda m, x: plain(m, x if _exporting() else x * len(x)),
+    "the mean": lambda m, x: plain(m, x if _exporting() else x.mean(0, keepdim=True).expand_as(x)),
+    "other places": lambda m, x: plain(m, x if _exporting() else x.roll(1, 0)),
+}
+"""For one sample what is recorded, and for two something else: outputs, or what autograd makes of them."""
+
+
+@pytest.mark.parametrize("name", BY_NUMBER)
+@pytest.mark.parametrize("samples", [1, 2, 6])
+def test_one_sample_does_not_tell_everything(name: str, samples: int) -> None:
+    with pytest.raises(ms.ReadError, match=r"run on two samples|the derivative of Own's outputs in|returns other"):
+        ms.read(Own(BY_NUMBER[name]), X[:samples])
+
+
+def test_a_hook_before_units_that_no_sample_wakes() -> None:
+    model = Own(lambda m, x: m.head(_hooked(m.a(x), lambda g: 2 * g).relu()))
+    nn.init.constant_(model.a.bias, -1e3)
+    with pytest.raises(ms.ReadError, match="the derivative of Own's outputs in"):
+        ms.read(model, X)
+
+
+def test_hooks_that_only_look_are_no_reason_to_refuse() -> None:
+    read(lambda m, x: m.head(_hooked(m.a(x).relu(), lambda g: g)))
+
+
 def test_one_image_with_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever torch makes of a single image, the sample twice in a batch decides."""
     monkeypatch.setattr(reader, "agrees", lambda *args: False)

@@ -83,6 +83,7 @@ LIVE: dict[str, Callable[[Any, Tensor], Any]] = {
     "whole numbers": rope,
     "a view": lambda m, x: m.head(m.a(x).view(-1, 2, 3).transpose(1, 2).contiguous().view(x.shape[0], -1)),
     "a copy": lambda m, x: m.head(torch.empty_like(x).copy_(m.a(x)).relu()),
+    "a number that is copied": lambda m, x: m.head(m.a(x).relu() + torch.empty_like(x).copy_(2)),  # type: ignore[arg-type]
     "a weight that is copied": lambda m, x: x @ torch.empty(3, 6, dtype=D).copy_(m.head.weight).T,
     "a checkpoint": lambda m, x: m.head(checkpoint(lambda v: m.a(v).relu(), x, use_reentrant=False)),
     "a weight for each sample": lambda m, x: (

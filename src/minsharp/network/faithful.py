@@ -1,7 +1,8 @@
 """Whether the records do what the model itself does: outputs and derivatives for one sample, in its own precision.
 
-torch.export sees forward once, with two samples. What forward does for a single one, what it draws from generators
-other than torch's, and derivatives that are not those of its operations show only when it runs.
+torch.export sees forward once, with two samples. What forward does for a single one, and beside others where nobody
+exports it, what it draws from generators other than torch's, and derivatives that are not those of its operations show
+only when it runs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..errors import ReadError
@@ -42,6 +44,8 @@ class Alone:
     slopes: Mapping[str, Tensor] | None
     weights: Mapping[str, Tensor] | None = None
     """Other weights than the model's own."""
+    beside: bool = False
+    """Whether another sample went through with it."""
 
     def all(self) -> Iterator[tuple[str, Tensor]]:
         """The outputs under an empty name, and the slopes."""
@@ -56,21 +60,21 @@ class Alone:
 
 
 def run_alone(model: nn.Module, args: Any, kwargs: Any) -> list[Alone]:
-    """The model on the first sample alone; nothing if it does not take a single one, or autograd not it.
+    """The model on the first sample alone, and beside another; nothing if it does not take it, or autograd not it.
 
-    Where a torch.autograd.Function takes part, with other weights too: its derivatives may be anything, and weights for
-    which they vanish do not show it.
+    Where a torch.autograd.Function or a hook takes part, with other weights too: their derivatives may be anything, and
+    weights for which they vanish do not show it.
     """
     try:
         own, by_hand = _run_one(model, (args, kwargs), None, _TWICE)
         others = [_run_one(model, (args, kwargs), seed, _TWICE)[0] for seed in _OTHER_WEIGHTS] if by_hand else []
+        return [own, _beside_another(model, (args, kwargs)), *others]
     except Exception:
         return []
-    return [own, *others]
 
 
 def _run_one(model: nn.Module, given: Any, seed: int | None, rows: list[int]) -> tuple[Alone, bool]:
-    """The model with its own weights, or others, and whether a derivative on the way was written by hand.
+    """The model with its own weights, or others, and whether somebody's own code takes part in the derivatives.
 
     Slopes are taken with these rows for a batch, the first sample in each.
     """
@@ -79,13 +83,42 @@ def _run_one(model: nn.Module, given: Any, seed: int | None, rows: list[int]) ->
         generator = torch.Generator("cpu").manual_seed(seed)
         parameters = {name: _drawn_anew(p, generator) for name, p in parameters.items()}
     weights = None if seed is None else {name: p.clone() for name, p in parameters.items()}
+    hooks = _Hooks()
     with _without_backward_hooks(model), torch.enable_grad():
         _track(parameters.values())
-        outputs = _called(model, parameters, _rows(given, rows))
-        slopes, by_hand = _slopes(outputs, parameters), _any_by_hand(outputs.grad_fn)
+        with hooks:
+            outputs = _called(model, parameters, _rows(given, rows))
+        slopes, by_hand = _slopes(outputs, parameters), hooks.seen or _any_by_hand(outputs.grad_fn)
+    if rows == [0]:
+        return Alone(outputs.detach(), slopes, weights), by_hand
     with torch.no_grad():
         alone = _called(model, parameters, _rows(given, [0])).detach()  # forward may switch gradients on
         return Alone(alone, slopes, weights), by_hand
+
+
+def _beside_another(model: nn.Module, given: Any) -> Alone:
+    """The outputs for the first of two samples, without gradients."""
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    with torch.no_grad():
+        return Alone(_called(model, parameters, given).detach()[:1], None, beside=True)
+
+
+class _Hooks(TorchFunctionMode):
+    """Notices whether a tensor gets a hook, or its place in autograd's graph is looked at, where hooks go too."""
+
+    _WAYS = (
+        Tensor.register_hook,
+        Tensor.register_post_accumulate_grad_hook,
+        vars(torch._C.TensorBase)["grad_fn"].__get__,
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen = self.seen or func in self._WAYS
+        return func(*args, **(kwargs or {}))
 
 
 def _called(model: nn.Module, parameters: Mapping[str, Tensor], given: tuple[Any, Any]) -> Tensor:
@@ -178,19 +211,21 @@ def apart_now(network: Network, example: Inputs) -> float:
 def agrees(network: Network, inputs: Mapping[str, Tensor], args: Any, kwargs: Any) -> bool:
     """Whether model and records do the same with the first sample by itself, for samples that are known to stay apart.
 
-    Nothing is said where they do not, or where a derivative is written by hand: then `check_faithful` has to decide.
+    What runs need not be what was recorded: so the model runs beside another sample too. Nothing is said where they do
+    not, or where a derivative is written by hand: then `check_faithful` has to decide.
     """
     try:
         model, by_hand = _run_one(network.module, (args, kwargs), None, [0])
+        beside = _beside_another(network.module, (args, kwargs))
     except Exception:
         return False
-    if by_hand or not model.outputs.isfinite().all():
+    if by_hand or not model.outputs.isfinite().all() or beside.outputs.shape != model.outputs.shape:
         return False
     try:
         other = _other_slopes(network, inputs, model)
     except RuntimeError:  # an operation that autograd has no derivative of
         return False
-    return other is not None and not _apart(network, model, other)
+    return other is not None and not _apart(network, model, other) and not _apart(network, beside, other)
 
 
 def _other_slopes(network: Network, inputs: Mapping[str, Tensor], model: Alone) -> Alone | None:
@@ -239,7 +274,7 @@ def _compare(network: Network, inputs: Mapping[str, Tensor], model: Alone, recor
     for name, distance in apart.items():
         own = records.get(name, records.outputs)
         if distance > _SAFETY * max(difference(own, noise.get(name, own)) for noise in noises):
-            raise ReadError(_message(network, name, distance))
+            raise ReadError(_message(network, name, distance, model.beside))
 
 
 def _apart(network: Network, model: Alone, records: Alone) -> dict[str, float]:
@@ -258,8 +293,14 @@ def _identical(a: Tensor, b: Tensor) -> bool:
     return a is b or torch.equal(a, b)
 
 
-def _message(network: Network, name: str, apart: float) -> str:
+def _message(network: Network, name: str, apart: float, beside: bool) -> str:
     kind = type(network.module).__name__
+    if beside:
+        return (
+            f"{kind} run on two samples returns other numbers for the first than torch.export recorded: they differ by "
+            f"{apart:.2g}. forward looks at the whole batch when it runs, and did not while it was read, as "
+            "torch.compiler.is_exporting() lets it: it has to do the same in both"
+        )
     if not name:
         return (
             f"{kind} run on one sample returns other numbers than torch.export recorded: they differ by {apart:.2g}. "

@@ -190,9 +190,9 @@ def pull_gathered(operation: Operation, bound: Mapping[str, Any], wanted: frozen
     return operation.call(bound), pull
 
 
-def written_over(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
-    """What aten.copy makes, which has no derivative."""
-    return src.to(self).expand_as(self)
+def written_over(self: Tensor, src: Tensor | float, non_blocking: bool = False) -> Tensor:
+    """What aten.copy makes, which has no derivative; torch takes a number too."""
+    return torch.as_tensor(src).to(self).expand_as(self)
 
 
 def pull_copied(operation: Operation, bound: Mapping[str, Any], wanted: frozenset[str]) -> tuple[Tensor, Pull]:
