@@ -72,8 +72,9 @@ def table(names: list[str], rounds: int) -> Table:
     ]
     note = (
         f"Medians of {rounds} rounds in one process; the ratio is the median of the rounds' ratios. What is left "
-        "beside torch.export is mostly one forward and one backward pass of a sample, by the model and by what was read, "
-        "to compare the two: VGG-11 has 133 million weights, whose gradients take longer than exporting its 31 operations."
+        "beside torch.export is mostly one forward and one backward pass of a sample, by the model and by what was "
+        "read, to compare the two: VGG-11 has 133 million weights, whose gradients take longer than exporting its 31 "
+        "operations."
     )
     columns = ["network", "torch.export", "ms.read", "ratio", f"at most {times(TARGET)}"]
     return Table("Reading networks of timm", note, columns, lines)
