@@ -29,6 +29,7 @@ get a single draw."""
 _NORMAL = 64
 """As many do for draws that are nearly normal."""
 _ROUNDS = 8
+"""How often the draws are shared anew, if those that remain do not tell their variance well enough."""
 _SWEEP = 32
 """Columns that are no dearer than a group of its own."""
 _AUDITED = 200
